@@ -8,6 +8,7 @@ behind.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,10 @@ import grpc
 
 from examples.flights.cluster import free_base_port
 from ledgermq.node.process import local
-from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.process.local import LOG_FILE, LocalCluster
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.host_port import joined
 
 T = TypeVar("T")
@@ -159,6 +161,49 @@ def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
     )
     answer = admin(cluster, next(iter(cluster.nodes)), "CreateGroup", request)
     assert answer.status.code == 20000, answer.status.message
+
+
+def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: float = 20) -> int:
+    """Send one message through a node. Returns the status code, or -1 if no answer came in time."""
+    message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
+    message.system_properties.message_id = name
+    message.system_properties.message_type = pb.NORMAL
+    with grpc.insecure_channel(
+        target(cluster, node), options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
+        call = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            request_serializer=pb.SendMessageRequest.SerializeToString,
+            response_deserializer=pb.SendMessageResponse.FromString,
+        )
+        try:
+            response = call(
+                pb.SendMessageRequest(messages=[message]),
+                metadata=(("x-mq-client-id", "test"),),
+                timeout=timeout_s,
+            )
+        except grpc.RpcError:
+            return -1
+    return int(response.status.code)
+
+
+def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
+    """What a node's replica has committed of a topic."""
+    answer = admin(
+        cluster,
+        node,
+        "Peek",
+        admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000),
+    )
+    assert answer.status.code == 20000, answer.status.message
+    return {message.body.decode() for message in answer.messages}
+
+
+def wipe(cluster: LocalCluster, node: str) -> None:
+    """Remove all files of a stopped node except its log lines, which tests still read."""
+    for path in cluster.data(node).iterdir():
+        if path.name != LOG_FILE:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:

@@ -157,41 +157,38 @@ def unanswered(
 
 
 @pytest.mark.parametrize("begin", CALLBACKS)
-def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(
+async def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(
     begin: Callable[..., None],
 ) -> None:
     """Whatever the outcome that called it. Every message, also those of the callback, has an
     outcome, and `close` returns."""
     found: dict[str, str] = {}
 
-    async def scenario() -> None:
-        async with fake_log() as (nodes, _):
-            loop = asyncio.get_running_loop()
+    async with fake_log() as (nodes, _):
+        loop = asyncio.get_running_loop()
 
-            def work() -> None:
-                called = threading.Event()
-                timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(
-                    endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s
-                ) as sending:
-                    calls = calls_of(sending)
+        def work() -> None:
+            called = threading.Event()
+            timeout_s = 0.3 if begin is out_of_time else 20.0
+            with Producer(
+                endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s
+            ) as sending:
+                calls = calls_of(sending)
 
-                    def callback(_: object) -> None:
-                        sending._producer._on_progress = None
-                        for name, call in calls.items():
-                            found[name] = "blocks"
-                            found[name] = outcome_of(call)
-                        called.set()
+                def callback(_: object) -> None:
+                    sending._producer._on_progress = None
+                    for name, call in calls.items():
+                        found[name] = "blocks"
+                        found[name] = outcome_of(call)
+                    called.set()
 
-                    with unanswered(sending, nodes[0], loop, begin):
-                        begin(sending, nodes[0], callback)
-                    assert called.wait(SOON_S), found
-                    loop.call_soon_threadsafe(nodes[0].hold.set)
-                assert sending.statistics.waiting == 0
+                with unanswered(sending, nodes[0], loop, begin):
+                    begin(sending, nodes[0], callback)
+                assert called.wait(SOON_S), found
+                loop.call_soon_threadsafe(nodes[0].hold.set)
+            assert sending.statistics.waiting == 0
 
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
     assert found == (CLOSED if begin is given_up else OPEN)
 
 
@@ -199,139 +196,121 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(
     "error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
 )
 @pytest.mark.parametrize("begin", CALLBACKS)
-def test_what_a_producers_callback_raises_reaches_no_other_message(
+async def test_what_a_producers_callback_raises_reaches_no_other_message(
     begin: Callable[..., None], error: type[BaseException]
 ) -> None:
     """Those of the same frame, those behind it, and other callbacks of the same future. The thread
     that serves them all lives on."""
+    async with fake_log() as (nodes, _):
+        loop = asyncio.get_running_loop()
 
-    async def scenario() -> None:
-        async with fake_log() as (nodes, _):
-            loop = asyncio.get_running_loop()
+        def work() -> None:
+            called = threading.Event()
+            timeout_s = 0.3 if begin is out_of_time else 20.0
+            with Producer(endpoints(nodes), "t", timeout_s=timeout_s) as sending:
 
-            def work() -> None:
-                called = threading.Event()
-                timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", timeout_s=timeout_s) as sending:
+                def callback(_: object) -> None:
+                    sending._producer._on_progress = None
+                    called.set()
+                    raise error
 
-                    def callback(_: object) -> None:
-                        sending._producer._on_progress = None
-                        called.set()
-                        raise error
-
-                    with unanswered(sending, nodes[0], loop, begin):
-                        others = (
-                            [sending.send(b"before") for _ in range(3)]
-                            if begin is not refused
-                            else []
-                        )
-                        begin(sending, nodes[0], callback)
-                        if begin is not given_up:
-                            others += [sending.send(b"behind") for _ in range(3)]
-                    assert called.wait(SOON_S)
-                    loop.call_soon_threadsafe(nodes[0].hold.set)
+                with unanswered(sending, nodes[0], loop, begin):
+                    others = (
+                        [sending.send(b"before") for _ in range(3)] if begin is not refused else []
+                    )
+                    begin(sending, nodes[0], callback)
                     if begin is not given_up:
-                        others.append(sending.send(b"later"))
-                    for future in others:
-                        second = threading.Event()
-                        future.add_done_callback(lambda _, second=second: second.set())  # type: ignore[misc]
-                        future.exception(SOON_S)
-                        assert second.wait(SOON_S)
-                assert sending.statistics.waiting == 0 and sending.statistics.waiting_bytes == 0
+                        others += [sending.send(b"behind") for _ in range(3)]
+                assert called.wait(SOON_S)
+                loop.call_soon_threadsafe(nodes[0].hold.set)
+                if begin is not given_up:
+                    others.append(sending.send(b"later"))
+                for future in others:
+                    second = threading.Event()
+                    future.add_done_callback(lambda _, second=second: second.set())  # type: ignore[misc]
+                    future.exception(SOON_S)
+                    assert second.wait(SOON_S)
+            assert sending.statistics.waiting == 0 and sending.statistics.waiting_bytes == 0
 
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
 
 
-def test_a_callback_of_a_wrong_message_may_wait_for_a_thread_that_sends() -> None:
+async def test_a_callback_of_a_wrong_message_may_wait_for_a_thread_that_sends() -> None:
     """The producer calls it without holding what `send` takes."""
+    async with fake_log() as (nodes, _):
+        loop = asyncio.get_running_loop()
 
-    async def scenario() -> None:
-        async with fake_log() as (nodes, _):
-            loop = asyncio.get_running_loop()
+        def work() -> None:
+            with Producer(endpoints(nodes), "t") as sending:
+                sent = threading.Event()
 
-            def work() -> None:
-                with Producer(endpoints(nodes), "t") as sending:
-                    sent = threading.Event()
+                def callback(_: object) -> None:
+                    other = threading.Thread(
+                        target=lambda: (sending.send(b"x"), sent.set()), daemon=True
+                    )
+                    other.start()
+                    other.join(SOON_S)
 
-                    def callback(_: object) -> None:
-                        other = threading.Thread(
-                            target=lambda: (sending.send(b"x"), sent.set()), daemon=True
-                        )
-                        other.start()
-                        other.join(SOON_S)
+                with unanswered(sending, nodes[0], loop, wrong):
+                    wrong(sending, nodes[0], callback)
+                assert sent.wait(SOON_S / 2)
 
-                    with unanswered(sending, nodes[0], loop, wrong):
-                        wrong(sending, nodes[0], callback)
-                    assert sent.wait(SOON_S / 2)
-
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
 
 
-def test_the_room_of_a_frame_is_free_when_its_callbacks_run() -> None:
+async def test_the_room_of_a_frame_is_free_when_its_callbacks_run() -> None:
     """A callback that sends one message for each that was acknowledged always finds room."""
+    async with fake_log() as (nodes, _groups):
+        loop = asyncio.get_running_loop()
 
-    async def scenario() -> None:
-        async with fake_log() as (nodes, _groups):
-            loop = asyncio.get_running_loop()
+        def work() -> None:
+            errors: list[BaseException] = []
+            with Producer(endpoints(nodes), "t", buffer_bytes=3_000) as sending:
 
-            def work() -> None:
-                errors: list[BaseException] = []
-                with Producer(endpoints(nodes), "t", buffer_bytes=3_000) as sending:
+                def again(_: object) -> None:
+                    try:
+                        sending.send(bytes(400))
+                    except BaseException as error:
+                        errors.append(error)
 
-                    def again(_: object) -> None:
-                        try:
-                            sending.send(bytes(400))
-                        except BaseException as error:
-                            errors.append(error)
+                with unanswered(sending, nodes[0], loop, acknowledged):
+                    for _ in range(5):
+                        sending.send(bytes(400)).add_done_callback(again)
+            assert not [error for error in errors if "is closed" not in str(error)]
 
-                    with unanswered(sending, nodes[0], loop, acknowledged):
-                        for _ in range(5):
-                            sending.send(bytes(400)).add_done_callback(again)
-                assert not [error for error in errors if "is closed" not in str(error)]
-
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
 
 
 # -- the producer for event loops
 
 
 @pytest.mark.parametrize("begin", ["future", "progress"])
-def test_a_callback_in_an_event_loop_may_begin_every_call(begin: str) -> None:
+async def test_a_callback_in_an_event_loop_may_begin_every_call(begin: str) -> None:
     """It cannot wait, but tasks that it begins can."""
+    async with fake_log() as (nodes, groups), asyncio.timeout(SOON_S):
+        sending = AsyncProducer(endpoints(nodes), "t", buffer_bytes=1_000)
+        await sending.start()
+        tasks: list[asyncio.Future[Any]] = []
 
-    async def scenario() -> None:
-        async with fake_log() as (nodes, groups), asyncio.timeout(SOON_S):
-            sending = AsyncProducer(endpoints(nodes), "t", buffer_bytes=1_000)
-            await sending.start()
-            tasks: list[asyncio.Future[Any]] = []
+        def callback(_: object) -> None:
+            if not tasks:
+                calls = [sending.send(bytes(400)) for _ in range(5)]
+                others = [
+                    sending.send_batch([b"2"]),
+                    sending.flush(),
+                    sending.next_sequences(),
+                    sending.refresh(),
+                ]
+                tasks.extend(map(asyncio.ensure_future, [*calls, *others]))
 
-            def callback(_: object) -> None:
-                if not tasks:
-                    calls = [sending.send(bytes(400)) for _ in range(5)]
-                    others = [
-                        sending.send_batch([b"2"]),
-                        sending.flush(),
-                        sending.next_sequences(),
-                        sending.refresh(),
-                    ]
-                    tasks.extend(map(asyncio.ensure_future, [*calls, *others]))
-
-            if begin == "progress":
-                sending._on_progress = callback
-            (await sending.send(b"1")).add_done_callback(callback)
-            while not tasks:
-                await asyncio.sleep(0)
-            await asyncio.gather(*tasks)
-            await asyncio.ensure_future(sending.close())
-            assert len(groups[0].log) == 7 == sending.statistics.acknowledged
-
-    asyncio.run(scenario())
+        if begin == "progress":
+            sending._on_progress = callback
+        (await sending.send(b"1")).add_done_callback(callback)
+        while not tasks:
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        await asyncio.ensure_future(sending.close())
+        assert len(groups[0].log) == 7 == sending.statistics.acknowledged
 
 
 # -- consumers
@@ -381,41 +360,37 @@ def queue_of(reading: Any, told: Any) -> int:
 
 @pytest.mark.parametrize("coroutine", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_callbacks_of_the_threads_consumer_may_commit_and_seek(name: str, coroutine: bool) -> None:
+async def test_callbacks_of_the_threads_consumer_may_commit_and_seek(
+    name: str, coroutine: bool
+) -> None:
     """They never wait for batches, which may wait for them. Members share the queues when the
     callbacks are over."""
     found: dict[str, str] = {}
 
-    async def scenario() -> None:
-        log = filled()
-        async with served(log) as addresses:
+    log = filled()
+    async with served(log) as addresses:
 
-            def work() -> None:
-                def callback(told: Any) -> None:
-                    if not found:
-                        for call, made in reading_calls(first, queue_of(first, told)).items():
-                            found[call] = "blocks"
-                            found[call] = outcome_of(made)
+        def work() -> None:
+            def callback(told: Any) -> None:
+                if not found:
+                    for call, made in reading_calls(first, queue_of(first, told)).items():
+                        found[call] = "blocks"
+                        found[call] = outcome_of(made)
 
-                async def as_coroutine(told: Any) -> None:
-                    callback(told)
+            async def as_coroutine(told: Any) -> None:
+                callback(told)
 
-                options: dict[str, Any] = {name: as_coroutine if coroutine else callback}
-                first = Consumer(addresses, "t", group="x", timeout_s=5.0, **options)
-                with first:
-                    assert (
-                        first.next_batch(SOON_S) is not None
-                        and first.next_batch(SOON_S) is not None
-                    )
-                    with Consumer(addresses, "t", group="x") as second:
-                        while not second.assigned():
-                            first.next_batch(0.1)
-                        assert len(first.assigned()) == len(second.assigned()) == 1
-                        assert second.next_batch(SOON_S) is not None
+            options: dict[str, Any] = {name: as_coroutine if coroutine else callback}
+            first = Consumer(addresses, "t", group="x", timeout_s=5.0, **options)
+            with first:
+                assert first.next_batch(SOON_S) is not None and first.next_batch(SOON_S) is not None
+                with Consumer(addresses, "t", group="x") as second:
+                    while not second.assigned():
+                        first.next_batch(0.1)
+                    assert len(first.assigned()) == len(second.assigned()) == 1
+                    assert second.next_batch(SOON_S) is not None
 
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
     assert found == (IN_THE_LOOP if coroutine else CONSUMERS)
 
 
@@ -523,28 +498,25 @@ ERRORS = (ValueError, asyncio.CancelledError, StopIteration, SystemExit, Keyboar
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_application(
+async def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_application(
     name: str, error: type[BaseException]
 ) -> None:
     """Instead of ending its thread, or one of its tasks, without a word: then no batch would come,
     for ever."""
     expected = RuntimeError if error in (asyncio.CancelledError, StopIteration) else error
 
-    async def scenario() -> None:
-        async with served(filled()) as addresses:
+    async with served(filled()) as addresses:
 
-            def work() -> None:
-                def callback(_: Any) -> None:
-                    raise error
+        def work() -> None:
+            def callback(_: Any) -> None:
+                raise error
 
-                first = Consumer(addresses, "t", group="x", **{name: callback})  # type: ignore[arg-type]
-                with first, Consumer(addresses, "t", group="x"), pytest.raises(expected):
-                    while True:
-                        assert first.next_batch(SOON_S) is not None
+            first = Consumer(addresses, "t", group="x", **{name: callback})  # type: ignore[arg-type]
+            with first, Consumer(addresses, "t", group="x"), pytest.raises(expected):
+                while True:
+                    assert first.next_batch(SOON_S) is not None
 
-            await threaded(work)
-
-    asyncio.run(scenario())
+        await threaded(work)
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, StopIteration])

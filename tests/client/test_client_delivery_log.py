@@ -27,7 +27,7 @@ from tests.client.virtual_time import VirtualLoop
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def run() -> Iterator[Run]:
     loop = VirtualLoop()
     yield loop.run_until_complete
@@ -40,148 +40,122 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_only_what_is_committed_is_acknowledged(run: Run, tmp_path: Path) -> None:
+async def test_only_what_is_committed_is_acknowledged(tmp_path: Path) -> None:
     """Every delivery is a row, those below a committed offset with a time; what was never committed
     is written at the end."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 2, "g2": 1})
-        path = tmp_path / "deliveries.parquet"
-        async with consumer_of(
-            log, group="x", until_end=True, delivery_log=path, namespace=""
-        ) as consumer:
-            found = await everything(consumer)
-            assert {number: len(bodies) for number, bodies in found.items()} == {
-                0: 20,
-                1: 20,
-                2: 20,
-            }
-            await consumer.commit({0: 7, 2: 20})
-        table = rows(path)
-        assert sorted(
-            (row["broker_group"], row["queue"], row["offset"]) for row in table
-        ) == sorted(
-            (name, queue, offset)
-            for name, queue in (("g1", 0), ("g1", 1), ("g2", 0))
-            for offset in range(20)
-        )
-        done = {
-            (row["broker_group"], row["queue"], row["offset"])
-            for row in table
-            if row["acknowledged_ms"] is not None
+    log = filled(20, {"g1": 2, "g2": 1})
+    path = tmp_path / "deliveries.parquet"
+    async with consumer_of(
+        log, group="x", until_end=True, delivery_log=path, namespace=""
+    ) as consumer:
+        found = await everything(consumer)
+        assert {number: len(bodies) for number, bodies in found.items()} == {
+            0: 20,
+            1: 20,
+            2: 20,
         }
-        assert done == {("g1", 0, offset) for offset in range(7)} | {
-            ("g2", 0, offset) for offset in range(20)
-        }
-        assert {(row["consumer_group"], row["topic"], row["sought"]) for row in table} == {
-            ("x", "t", False)
-        }
-        assert all(
-            row["delivered_ms"] <= (row["acknowledged_ms"] or row["delivered_ms"]) for row in table
-        )
-        with pytest.raises(BadArgument, match="exists already"):
-            consumer_of(log, delivery_log=path)
+        await consumer.commit({0: 7, 2: 20})
+    table = rows(path)
+    assert sorted((row["broker_group"], row["queue"], row["offset"]) for row in table) == sorted(
+        (name, queue, offset)
+        for name, queue in (("g1", 0), ("g1", 1), ("g2", 0))
+        for offset in range(20)
+    )
+    done = {
+        (row["broker_group"], row["queue"], row["offset"])
+        for row in table
+        if row["acknowledged_ms"] is not None
+    }
+    assert done == {("g1", 0, offset) for offset in range(7)} | {
+        ("g2", 0, offset) for offset in range(20)
+    }
+    assert {(row["consumer_group"], row["topic"], row["sought"]) for row in table} == {
+        ("x", "t", False)
+    }
+    assert all(
+        row["delivered_ms"] <= (row["acknowledged_ms"] or row["delivered_ms"]) for row in table
+    )
+    with pytest.raises(BadArgument, match="exists already"):
+        consumer_of(log, delivery_log=path)
 
-    run(work())
 
-
-def test_what_was_asked_for_again_says_so(run: Run, tmp_path: Path) -> None:
+async def test_what_was_asked_for_again_says_so(tmp_path: Path) -> None:
     """Behind a seek, everything that the queue held then was asked for by the application; what
     came later was not."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 1})
-        with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
-            async with consumer_of(log, group="x", delivery_log=kept) as consumer:
-                await some(consumer, 20)
-                consumer.seek(0, 15)
-                await some(consumer, 5)
-                log.store("g1", 0, [b"new"])
-                await some(consumer, 1)
-                await consumer.commit()
-            assert kept.count == 26
-        table = rows(kept.path)
-        assert [row["offset"] for row in table] == [*range(20), *range(15, 20), 20]
-        assert [row["sought"] for row in table] == [False] * 20 + [True] * 5 + [False]
-
-    run(work())
+    log = filled(20, {"g1": 1})
+    with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
+        async with consumer_of(log, group="x", delivery_log=kept) as consumer:
+            await some(consumer, 20)
+            consumer.seek(0, 15)
+            await some(consumer, 5)
+            log.store("g1", 0, [b"new"])
+            await some(consumer, 1)
+            await consumer.commit()
+        assert kept.count == 26
+    table = rows(kept.path)
+    assert [row["offset"] for row in table] == [*range(20), *range(15, 20), 20]
+    assert [row["sought"] for row in table] == [False] * 20 + [True] * 5 + [False]
 
 
-def test_without_a_group_nothing_waits(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_without_a_group_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is ever committed, so every row is written as it is handed out."""
-
-    async def work() -> None:
-        with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
-            async with consumer_of(filled(20), until_end=True, delivery_log=kept) as consumer:
-                await everything(consumer)
-            assert kept.count == 40
-        assert {(row["consumer_group"], row["acknowledged_ms"]) for row in rows(kept.path)} == {
-            ("", None)
-        }
-
-    run(work())
+    with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
+        async with consumer_of(filled(20), until_end=True, delivery_log=kept) as consumer:
+            await everything(consumer)
+        assert kept.count == 40
+    assert {(row["consumer_group"], row["acknowledged_ms"]) for row in rows(kept.path)} == {
+        ("", None)
+    }
 
 
-def test_what_is_never_committed_does_not_pile_up(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_is_never_committed_does_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest deliveries are written as not acknowledged once too many wait: the file says less
     than the truth, never more."""
     monkeypatch.setattr(delivery_log, "PENDING_ROWS", 12)
 
-    async def work() -> None:
-        with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
-            async with consumer_of(
-                filled(30, {"g1": 1}), group="x", until_end=True, delivery_log=kept
-            ) as consumer:
-                await everything(consumer)
-                assert kept.count >= 18
-                await consumer.commit()
-        table = rows(kept.path)
-        assert sorted(row["offset"] for row in table) == list(range(30))
-        done = [row["offset"] for row in table if row["acknowledged_ms"] is not None]
-        assert done == list(range(30 - len(done), 30)) and 0 < len(done) <= 12
-
-    run(work())
+    with DeliveryLog(tmp_path / "deliveries.parquet") as kept:
+        async with consumer_of(
+            filled(30, {"g1": 1}), group="x", until_end=True, delivery_log=kept
+        ) as consumer:
+            await everything(consumer)
+            assert kept.count >= 18
+            await consumer.commit()
+    table = rows(kept.path)
+    assert sorted(row["offset"] for row in table) == list(range(30))
+    done = [row["offset"] for row in table if row["acknowledged_ms"] is not None]
+    assert done == list(range(30 - len(done), 30)) and 0 < len(done) <= 12
 
 
-def test_a_file_that_cannot_be_written_ends_the_reading(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_file_that_cannot_be_written_ends_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next batch raises the error to the application."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    async def work() -> None:
-        monkeypatch.setattr(DeliveryLog, "_add", full)
-        with pytest.raises(
-            BadArgument, match=r"cannot be written to .* \(No space left on device\)"
-        ):
-            async with consumer_of(
-                filled(20), until_end=True, delivery_log=tmp_path / "deliveries.parquet"
-            ) as consumer:
-                await everything(consumer)
-
-    run(work())
+    monkeypatch.setattr(DeliveryLog, "_add", full)
+    with pytest.raises(BadArgument, match=r"cannot be written to .* \(No space left on device\)"):
+        async with consumer_of(
+            filled(20), until_end=True, delivery_log=tmp_path / "deliveries.parquet"
+        ) as consumer:
+            await everything(consumer)
 
 
-def test_a_consumer_that_cannot_be_opened_leaves_no_file(run: Run, tmp_path: Path) -> None:
+async def test_a_consumer_that_cannot_be_opened_leaves_no_file(tmp_path: Path) -> None:
     """The next attempt does not find it in its way; a consumer that opened and received nothing
     leaves a file without rows."""
-
-    async def work() -> None:
-        path = tmp_path / "deliveries.parquet"
-        log = filled(0, {"g1": 1})
-        failing = AsyncConsumer(";".join(log.endpoints), "absent", delivery_log=path)
-        failing._connection = FakeConnection(log, 1000)
-        with pytest.raises(Refused):
-            await failing.__aenter__()
-        assert list(tmp_path.iterdir()) == []
-        async with consumer_of(log, until_end=True, delivery_log=path) as consumer:
-            await everything(consumer)
-        assert rows(path) == []
-
-    run(work())
+    path = tmp_path / "deliveries.parquet"
+    log = filled(0, {"g1": 1})
+    failing = AsyncConsumer(";".join(log.endpoints), "absent", delivery_log=path)
+    failing._connection = FakeConnection(log, 1000)
+    with pytest.raises(Refused):
+        await failing.__aenter__()
+    assert list(tmp_path.iterdir()) == []
+    async with consumer_of(log, until_end=True, delivery_log=path) as consumer:
+        await everything(consumer)
+    assert rows(path) == []

@@ -160,17 +160,14 @@ ADMIN_CALLS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("call", ADMIN_CALLS)
-def test_what_no_request_can_hold_is_a_bad_argument(call: Callable[[Any], Any]) -> None:
+async def test_what_no_request_can_hold_is_a_bad_argument(call: Callable[[Any], Any]) -> None:
     """Of both kinds of administration; no node is asked."""
     with Connection(NOWHERE, timeout_s=0.5) as connection, pytest.raises(BadArgument):
         call(Admin(connection))
 
-    async def ask() -> None:
-        async with AsyncConnection(NOWHERE, timeout_s=0.5) as connection:
-            with pytest.raises(BadArgument):
-                await call(AsyncAdmin(connection))
-
-    asyncio.run(ask())
+    async with AsyncConnection(NOWHERE, timeout_s=0.5) as connection:
+        with pytest.raises(BadArgument):
+            await call(AsyncAdmin(connection))
 
 
 @pytest.mark.parametrize("connection", [None, NOWHERE, Connection])
@@ -404,20 +401,19 @@ def test_a_call_whose_client_is_closed_ends_with_an_error_of_ours(kind: type[Any
 
 @pytest.mark.parametrize("kind", CONSUMERS)
 @pytest.mark.parametrize("wait_s", [None, math.inf, 3600])
-def test_a_reader_that_waits_hears_of_the_close(kind: type[Any], wait_s: float | None) -> None:
-    async def main() -> None:
-        async with served(FakeLog({"g1": 1})) as endpoints, asyncio.timeout(SOON_S):
-            driver = Driver(kind(endpoints, "t"))
-            await driver.enter()
-            waiting = asyncio.create_task(driver.call(lambda it: it.next_batch(wait_s)))
-            consumer = getattr(driver.client, "_consumer", driver.client)
-            while not consumer.caught_up():
-                await asyncio.sleep(0.01)
-            await driver.leave()
-            with pytest.raises(BadArgument, match="closed"):
-                await waiting
-
-    asyncio.run(main())
+async def test_a_reader_that_waits_hears_of_the_close(
+    kind: type[Any], wait_s: float | None
+) -> None:
+    async with served(FakeLog({"g1": 1})) as endpoints, asyncio.timeout(SOON_S):
+        driver = Driver(kind(endpoints, "t"))
+        await driver.enter()
+        waiting = asyncio.create_task(driver.call(lambda it: it.next_batch(wait_s)))
+        consumer = getattr(driver.client, "_consumer", driver.client)
+        while not consumer.caught_up():
+            await asyncio.sleep(0.01)
+        await driver.leave()
+        with pytest.raises(BadArgument, match="closed"):
+            await waiting
 
 
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])
@@ -479,29 +475,23 @@ def test_a_call_that_is_closed_between_two_tries(
         asyncio.run(main())
 
 
-def test_the_caller_s_own_cancellation_stays_one() -> None:
+async def test_the_caller_s_own_cancellation_stays_one() -> None:
     """Also when the connection is closed as well."""
-
-    async def main() -> None:
-        with node() as started:
-            go_on = threading.Event()
-            started.answers(
-                "ListTopics",
-                lambda _: (
-                    go_on.wait(SOON_S) and admin_pb2.ListTopicsResponse(status=admin_status())
-                ),
-            )
-            connection = AsyncConnection(started.endpoint, timeout_s=600)
-            running = asyncio.create_task(AsyncAdmin(connection).topics())
-            while not started.requests["ListTopics"]:
-                await asyncio.sleep(0.01)
-            running.cancel()
-            await connection.close()
-            go_on.set()
-            await asyncio.wait([running])
-            assert running.cancelled()
-
-    asyncio.run(main())
+    with node() as started:
+        go_on = threading.Event()
+        started.answers(
+            "ListTopics",
+            lambda _: go_on.wait(SOON_S) and admin_pb2.ListTopicsResponse(status=admin_status()),
+        )
+        connection = AsyncConnection(started.endpoint, timeout_s=600)
+        running = asyncio.create_task(AsyncAdmin(connection).topics())
+        while not started.requests["ListTopics"]:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await connection.close()
+        go_on.set()
+        await asyncio.wait([running])
+        assert running.cancelled()
 
 
 @pytest.mark.parametrize("kind", [AsyncConnection, LogConnection, AsyncProducer, AsyncConsumer])
@@ -568,19 +558,15 @@ def test_a_loop_that_ends_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPat
     background.close()
 
 
-def test_another_thread_is_told_to_use_the_loop() -> None:
+async def test_another_thread_is_told_to_use_the_loop() -> None:
     """Of the calls that do not wait: they would change what the loop is using."""
-
-    async def main() -> None:
-        async with (
-            served(FakeLog({"g1": 1})) as endpoints,
-            AsyncConsumer(endpoints, "t") as consumer,
-        ):
-            with pytest.raises(BadArgument, match="another event loop"):
-                await asyncio.to_thread(consumer.seek, 0, 0)
-            consumer.seek(0, 0)
-
-    asyncio.run(main())
+    async with (
+        served(FakeLog({"g1": 1})) as endpoints,
+        AsyncConsumer(endpoints, "t") as consumer,
+    ):
+        with pytest.raises(BadArgument, match="another event loop"):
+            await asyncio.to_thread(consumer.seek, 0, 0)
+        consumer.seek(0, 0)
 
 
 @pytest.mark.parametrize("kind", PRODUCERS)
@@ -643,18 +629,12 @@ def test_a_close_within_the_thread_that_closes_does_not_wait_for_itself() -> Non
         assert again
 
 
-def test_a_close_whose_producer_failed_tells_every_caller_that_waits(tmp_path: Path) -> None:
+async def test_a_close_whose_producer_failed_tells_every_caller_that_waits(tmp_path: Path) -> None:
     """Otherwise the block would end as if all were well."""
-
-    async def main() -> None:
-        with node() as started:
-            sending = AsyncProducer(started.endpoint, "t")
-            await sending.start()
-            sending._fail(Unreachable("the disk is full", "free space"))
-            outcomes = await asyncio.gather(
-                sending.close(), sending.close(), return_exceptions=True
-            )
-            assert [str(error) for error in outcomes] == ["the disk is full; free space"] * 2
-            await sending.close()
-
-    asyncio.run(main())
+    with node() as started:
+        sending = AsyncProducer(started.endpoint, "t")
+        await sending.start()
+        sending._fail(Unreachable("the disk is full", "free space"))
+        outcomes = await asyncio.gather(sending.close(), sending.close(), return_exceptions=True)
+        assert [str(error) for error in outcomes] == ["the disk is full; free space"] * 2
+        await sending.close()

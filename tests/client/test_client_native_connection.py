@@ -3,11 +3,11 @@ long."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent import futures
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -65,19 +65,14 @@ class Node(log_pb2_grpc.LogServicer):
         return answer
 
 
-def with_nodes(
-    count: int, scenario: Callable[[list[Node], LogConnection], Awaitable[R]], **options: Any
-) -> R:
+@asynccontextmanager
+async def connected(count: int, **options: Any) -> AsyncIterator[tuple[list[Node], LogConnection]]:
     nodes = [Node() for _ in range(count)]
-
-    async def run() -> R:
+    try:
         async with LogConnection(
             ";".join(node.endpoint for node in nodes), chance=random.Random(1), **options
         ) as connection:
-            return await scenario(nodes, connection)
-
-    try:
-        return asyncio.run(run())
+            yield nodes, connection
     finally:
         for node in nodes:
             node.stop()
@@ -87,49 +82,39 @@ def redirect(to: str = "") -> pb.Redirect:
     return pb.Redirect(broker_group="g1", leader="n1" if to else "", endpoint=to)
 
 
-def test_a_redirect_is_followed_and_remembered() -> None:
+async def test_a_redirect_is_followed_and_remembered() -> None:
     """The first node names the second; the next call goes there at once."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(2) as (nodes, connection):
         nodes[0].script = [pb.CommitResponse(redirect=redirect(nodes[1].endpoint))]
         nodes[1].script = [pb.CommitResponse()]
         for _ in range(3):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert (nodes[0].asked, nodes[1].asked) == (1, 3)
 
-    with_nodes(2, scenario)
 
-
-def test_nodes_that_name_each_other_are_asked_with_pauses_until_time_is_over() -> None:
+async def test_nodes_that_name_each_other_are_asked_with_pauses_until_time_is_over() -> None:
     """A stale pair of redirects is no busy loop."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(2, timeout_s=1.0) as (nodes, connection):
         nodes[0].script = [pb.CommitResponse(redirect=redirect(nodes[1].endpoint))]
         nodes[1].script = [pb.CommitResponse(redirect=redirect(nodes[0].endpoint))]
         with pytest.raises(Unreachable, match="led elsewhere"):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert nodes[0].asked + nodes[1].asked < 15
 
-    with_nodes(2, scenario, timeout_s=1.0)
 
-
-def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason() -> None:
+async def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason() -> None:
     """The node said that its group has no leader; that it gives no answer in the rest of the time
     explains less."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(1, timeout_s=1.0) as (nodes, connection):
         nodes[0].script = [pb.CommitResponse(redirect=redirect()), HANGS]
         with pytest.raises(Unreachable, match="has no leader"):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert nodes[0].asked == 2
 
-    with_nodes(1, scenario, timeout_s=1.0)
 
-
-def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
+async def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
     """What was known of the leader is forgotten with the connection to it."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(2) as (nodes, connection):
         nodes[0].script = [pb.CommitResponse()]
         nodes[1].script = [pb.CommitResponse(redirect=redirect()), pb.CommitResponse()]
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
@@ -137,27 +122,21 @@ def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert str(connection.leader("g1")) == nodes[1].endpoint
 
-    with_nodes(2, scenario)
 
-
-def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
+async def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
     """A follower names the leader by an address that only other nodes reach; the leader is the last
     of the given endpoints."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(3) as (nodes, connection):
         elsewhere = pb.CommitResponse(redirect=redirect("127.0.0.1:1"))
         nodes[0].script = nodes[1].script = [elsewhere]
         nodes[2].script = [pb.CommitResponse()]
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert [node.asked for node in nodes] == [1, 1, 1]
 
-    with_nodes(3, scenario)
 
-
-def test_the_node_decides_what_is_worth_another_try() -> None:
+async def test_the_node_decides_what_is_worth_another_try() -> None:
     """`retryable` of a Problem counts, not what its code usually means."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(1) as (nodes, connection):
         full = pb.Problem(code=50001, message="the disk is full; wait", retryable=True)
         gone = pb.Problem(code=50001, message="gone; look elsewhere", retryable=False)
         nodes[0].script = [pb.CommitResponse(problem=full), pb.CommitResponse(problem=gone)]
@@ -168,14 +147,11 @@ def test_the_node_decides_what_is_worth_another_try() -> None:
         with pytest.raises(Refused, match="UNIMPLEMENTED"):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
 
-    with_nodes(1, scenario)
 
-
-def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
+async def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
     """Queues of both broker groups, numbered as administration does; a leader it names is where its
     broker group is asked first."""
-
-    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+    async with connected(2, credentials=Credentials("ann", "secret")) as (nodes, connection):
         answer = pb.LocateResponse(cluster_id="c", kind="normal")
         answer.broker_groups.add(name="g2", queues=[0, 1], log_id="l2")
         answer.broker_groups.add(
@@ -189,8 +165,6 @@ def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert nodes[0].asked == 1
         assert connection.leader("g2") is None
-
-    with_nodes(2, scenario, credentials=Credentials("ann", "secret"))
 
 
 def test_pauses_grow_to_a_bound_and_differ() -> None:
@@ -241,15 +215,11 @@ def test_of_slow_brokers_alone_the_first_to_recover_is_used() -> None:
     assert latencies.usable(["a"]) == ["a"]
 
 
-def test_an_endpoint_that_is_none_is_not_believed() -> None:
+async def test_an_endpoint_that_is_none_is_not_believed() -> None:
     """A node without an advertised address, or a garbled one, leaves the leader unknown."""
-
-    async def run() -> None:
-        async with LogConnection("127.0.0.1:1") as connection:
-            assert connection.redirected(redirect("127.0.0.1:5"))
-            assert connection.leader("g1") == Address("127.0.0.1", 5, "n1")
-            for bad in ("", "nowhere", "a:1;b:2"):
-                assert not connection.redirected(redirect(bad))
-                assert connection.leader("g1") is None
-
-    asyncio.run(run())
+    async with LogConnection("127.0.0.1:1") as connection:
+        assert connection.redirected(redirect("127.0.0.1:5"))
+        assert connection.leader("g1") == Address("127.0.0.1", 5, "n1")
+        for bad in ("", "nowhere", "a:1;b:2"):
+            assert not connection.redirected(redirect(bad))
+            assert connection.leader("g1") is None

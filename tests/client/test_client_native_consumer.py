@@ -24,7 +24,7 @@ from tests.client.virtual_time import VirtualLoop
 Run = Callable[[Awaitable[Any]], Any]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def run() -> Iterator[Run]:
     loop = VirtualLoop()
     yield loop.run_until_complete
@@ -90,40 +90,32 @@ def test_every_message_of_all_broker_groups_comes_once_and_in_order(run: Run) ->
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
-def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
-    run: Run, batch_bytes: int
+async def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
+    batch_bytes: int,
 ) -> None:
     """Over streams that break, up to the end there was; what was read ahead is taken once from the
     window."""
-
-    async def work() -> None:
-        log = filled(60)
-        log.trouble = 0.3
-        async with consumer_of(log, until_end=True, batch_bytes=batch_bytes) as consumer:
-            found: dict[int, list[bytes]] = {}
-            async for batch in consumer.batches():
-                bodies = batch.bodies()
-                assert len(bodies) == 1 or sum(map(len, bodies)) <= batch_bytes
-                assert consumer._flows["g1"].window.waiting >= 0
-                found.setdefault(batch.queue, []).extend(bodies)
-            assert consumer._flows["g1"].window.waiting == 0
-        assert found == {queue: [body("g1", queue, k) for k in range(60)] for queue in (0, 1)}
-
-    run(work())
+    log = filled(60)
+    log.trouble = 0.3
+    async with consumer_of(log, until_end=True, batch_bytes=batch_bytes) as consumer:
+        found: dict[int, list[bytes]] = {}
+        async for batch in consumer.batches():
+            bodies = batch.bodies()
+            assert len(bodies) == 1 or sum(map(len, bodies)) <= batch_bytes
+            assert consumer._flows["g1"].window.waiting >= 0
+            found.setdefault(batch.queue, []).extend(bodies)
+        assert consumer._flows["g1"].window.waiting == 0
+    assert found == {queue: [body("g1", queue, k) for k in range(60)] for queue in (0, 1)}
 
 
-def test_a_seek_drops_the_rest_of_what_was_cut(run: Run) -> None:
+async def test_a_seek_drops_the_rest_of_what_was_cut() -> None:
     """As it drops everything else that was read ahead."""
-
-    async def work() -> None:
-        log = filled(30, {"g1": 1})
-        async with consumer_of(log, batch_bytes=1) as consumer:
-            first = await some(consumer, 1)
-            consumer.seek(0, 20)
-            rest = await some(consumer, 10)
-        assert [int(batch.offsets[0]) for batch in (*first, *rest)] == [0, *range(20, 30)]
-
-    run(work())
+    log = filled(30, {"g1": 1})
+    async with consumer_of(log, batch_bytes=1) as consumer:
+        first = await some(consumer, 1)
+        consumer.seek(0, 20)
+        rest = await some(consumer, 10)
+    assert [int(batch.offsets[0]) for batch in (*first, *rest)] == [0, *range(20, 30)]
 
 
 @pytest.mark.parametrize(
@@ -145,39 +137,31 @@ def test_streams_that_break_at_any_response_lose_and_repeat_nothing(run: Run) ->
     assert log.fetches > 5
 
 
-def test_the_end_is_where_the_queues_ended_when_reading_began(run: Run) -> None:
+async def test_the_end_is_where_the_queues_ended_when_reading_began() -> None:
     """What is stored meanwhile does not make it longer, and no part of it comes."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1})
-        async with consumer_of(log, until_end=True) as consumer:
-            first = await consumer.next_batch()
-            assert first is not None
-            log.store("g1", 0, [b"later"] * 5)
-            rest = [batch async for batch in consumer.batches()]
-        assert [b for batch in [first, *rest] for b in batch.bodies()] == [
-            body("g1", 0, k) for k in range(10)
-        ]
-
-    run(work())
+    log = filled(10, {"g1": 1})
+    async with consumer_of(log, until_end=True) as consumer:
+        first = await consumer.next_batch()
+        assert first is not None
+        log.store("g1", 0, [b"later"] * 5)
+        rest = [batch async for batch in consumer.batches()]
+    assert [b for batch in [first, *rest] for b in batch.bodies()] == [
+        body("g1", 0, k) for k in range(10)
+    ]
 
 
-def test_a_consumer_waits_for_what_is_stored_later(run: Run) -> None:
+async def test_a_consumer_waits_for_what_is_stored_later() -> None:
     """And says None when nothing came in time."""
-
-    async def work() -> None:
-        log = filled(0, {"g1": 1})
-        async with consumer_of(log) as consumer:
-            assert await consumer.next_batch(wait_s=1.0) is None
-            asyncio.get_running_loop().call_later(3, lambda: log.store("g1", 0, [b"x"]))
-            batch = await consumer.next_batch()
-            assert (
-                batch is not None
-                and batch.bodies() == [b"x"]
-                and (batch.offsets.tolist(), batch.next_offset) == ([0], 1)
-            )
-
-    run(work())
+    log = filled(0, {"g1": 1})
+    async with consumer_of(log) as consumer:
+        assert await consumer.next_batch(wait_s=1.0) is None
+        asyncio.get_running_loop().call_later(3, lambda: log.store("g1", 0, [b"x"]))
+        batch = await consumer.next_batch()
+        assert (
+            batch is not None
+            and batch.bodies() == [b"x"]
+            and (batch.offsets.tolist(), batch.next_offset) == ([0], 1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,30 +194,24 @@ def test_where_reading_begins(run: Run, start: Any, first: int | None) -> None:
         ("earliest", {"g1": 0, "g2": 0}),
     ],
 )
-def test_queues_that_are_added_while_it_runs_begin_at_their_beginning(
-    run: Run, start: Any, former: dict[str, int]
+async def test_queues_that_are_added_while_it_runs_begin_at_their_beginning(
+    start: Any, former: dict[str, int]
 ) -> None:
     """The numbers of `start` are those of the opening; a queue that is added to the first broker
     group takes a number of the second."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1, "g2": 1})
-        async with consumer_of(log, start=start) as consumer:
-            expected = {
-                body(name, 0, k) for name, first in former.items() for k in range(first, 10)
-            }
-            bodies: list[bytes] = []
-            while (batch := await consumer.next_batch(1.0)) is not None:
-                bodies += batch.bodies()
-            assert set(bodies) == expected and len(bodies) == len(expected)
-            log.groups["g1"].queues.append(Queue(1))
-            log.store("g1", 1, [b"new %d" % k for k in range(10)])
-            added: list[bytes] = []
-            while (batch := await consumer.next_batch(60.0)) is not None:
-                added += batch.bodies()
-            assert added == [b"new %d" % k for k in range(10)]
-
-    run(work())
+    log = filled(10, {"g1": 1, "g2": 1})
+    async with consumer_of(log, start=start) as consumer:
+        expected = {body(name, 0, k) for name, first in former.items() for k in range(first, 10)}
+        bodies: list[bytes] = []
+        while (batch := await consumer.next_batch(1.0)) is not None:
+            bodies += batch.bodies()
+        assert set(bodies) == expected and len(bodies) == len(expected)
+        log.groups["g1"].queues.append(Queue(1))
+        log.store("g1", 1, [b"new %d" % k for k in range(10)])
+        added: list[bytes] = []
+        while (batch := await consumer.next_batch(60.0)) is not None:
+            added += batch.bodies()
+        assert added == [b"new %d" % k for k in range(10)]
 
 
 def test_only_some_queues(run: Run) -> None:
@@ -244,54 +222,46 @@ def test_only_some_queues(run: Run) -> None:
         run(read(log, queues=[7]))
 
 
-def test_seeking_drops_what_was_read_ahead(run: Run) -> None:
+async def test_seeking_drops_what_was_read_ahead() -> None:
     """Back and forth, by offset and by time, in one queue and in all."""
-
-    async def work() -> None:
-        log = filled(30)
-        async with consumer_of(log) as consumer:
-            await some(consumer, 20)
-            consumer.seek(1, 25)
-            consumer.seek(0, 28)
-            assert {
-                batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 7))
-            } == {0: 28, 1: 25}
-            consumer.seek_time(10)
-            assert {
-                batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 40))
-            } == {0: 10, 1: 10}
-            consumer.seek(1, "latest")
-            assert await consumer.next_batch(1.0) is None
-            log.store("g1", 1, [b"new"])
-            assert (await some(consumer, 1))[0].offsets.tolist() == [30]
-            with pytest.raises(BadArgument, match="not an offset"):
-                consumer.seek(0, -1)
-            with pytest.raises(BadArgument, match="no queue"):
-                consumer.seek(9, 0)
-
-    run(work())
+    log = filled(30)
+    async with consumer_of(log) as consumer:
+        await some(consumer, 20)
+        consumer.seek(1, 25)
+        consumer.seek(0, 28)
+        assert {
+            batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 7))
+        } == {0: 28, 1: 25}
+        consumer.seek_time(10)
+        assert {
+            batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 40))
+        } == {0: 10, 1: 10}
+        consumer.seek(1, "latest")
+        assert await consumer.next_batch(1.0) is None
+        log.store("g1", 1, [b"new"])
+        assert (await some(consumer, 1))[0].offsets.tolist() == [30]
+        with pytest.raises(BadArgument, match="not an offset"):
+            consumer.seek(0, -1)
+        with pytest.raises(BadArgument, match="no queue"):
+            consumer.seek(9, 0)
 
 
-def test_what_retention_took_is_told_and_nothing_else_is_missing(run: Run) -> None:
+async def test_what_retention_took_is_told_and_nothing_else_is_missing() -> None:
     """Before the first message, and in the middle of a stream."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 1})
-        log.trim("g1", 0, 4)
-        async with consumer_of(log, start={0: 0}, read_ahead_bytes=1 << 20) as consumer:
-            first = await consumer.next_batch()
-            assert first is not None and (first.skipped, int(first.offsets[0])) == (4, 4)
-            await some(consumer, 16 - len(first))
-            log.break_streams("g1")
-            log.lead("g1", None)
-            log.store("g1", 0, [b"x"] * 10)
-            log.trim("g1", 0, 25)
-            log.lead("g1", 1)
-            batch = await consumer.next_batch()
-            assert batch is not None and (batch.skipped, int(batch.offsets[0])) == (5, 25)
-            assert consumer.statistics().skipped == 9
-
-    run(work())
+    log = filled(20, {"g1": 1})
+    log.trim("g1", 0, 4)
+    async with consumer_of(log, start={0: 0}, read_ahead_bytes=1 << 20) as consumer:
+        first = await consumer.next_batch()
+        assert first is not None and (first.skipped, int(first.offsets[0])) == (4, 4)
+        await some(consumer, 16 - len(first))
+        log.break_streams("g1")
+        log.lead("g1", None)
+        log.store("g1", 0, [b"x"] * 10)
+        log.trim("g1", 0, 25)
+        log.lead("g1", 1)
+        batch = await consumer.next_batch()
+        assert batch is not None and (batch.skipped, int(batch.offsets[0])) == (5, 25)
+        assert consumer.statistics().skipped == 9
 
 
 def test_a_gap_that_nobody_explains_is_never_passed_over(run: Run) -> None:
@@ -322,27 +292,23 @@ def test_damage_on_the_way_is_read_again_and_damage_in_the_log_is_an_error(run: 
     assert run(read(log, verify=False))[0] != [body("g1", 0, k) for k in range(20)]
 
 
-def test_memory_is_bounded_by_credit(run: Run) -> None:
+async def test_memory_is_bounded_by_credit() -> None:
     """A consumer that does not come back for more has at most its window; the server never sends
     beyond the credit."""
-
-    async def work() -> None:
-        log = FakeLog({"g1": 1})
-        log.run_max = 50
-        log.store("g1", 0, [bytes([k % 251]) * 5_000 for k in range(1500)])
-        async with consumer_of(
-            log, until_end=True, read_ahead_bytes=1 << 20, response_bytes=64 << 10
-        ) as consumer:
-            await asyncio.sleep(100)
-            assert 0 < consumer.statistics().buffered_bytes <= (1 << 20) + 5_200
-            count = 0
-            async for batch in consumer.batches():
-                count += len(batch)
-                await asyncio.sleep(0.01)
-                assert consumer.statistics().buffered_bytes <= (1 << 20) + 5_200
-        assert (count, log.overdrawn) == (1500, 0)
-
-    run(work())
+    log = FakeLog({"g1": 1})
+    log.run_max = 50
+    log.store("g1", 0, [bytes([k % 251]) * 5_000 for k in range(1500)])
+    async with consumer_of(
+        log, until_end=True, read_ahead_bytes=1 << 20, response_bytes=64 << 10
+    ) as consumer:
+        await asyncio.sleep(100)
+        assert 0 < consumer.statistics().buffered_bytes <= (1 << 20) + 5_200
+        count = 0
+        async for batch in consumer.batches():
+            count += len(batch)
+            await asyncio.sleep(0.01)
+            assert consumer.statistics().buffered_bytes <= (1 << 20) + 5_200
+    assert (count, log.overdrawn) == (1500, 0)
 
 
 def test_the_window_says_when_credit_is_worth_a_message() -> None:
@@ -372,41 +338,33 @@ def test_a_message_larger_than_all_credit_still_comes(run: Run) -> None:
     assert [len(one) for one in run(read(log, read_ahead_bytes=1 << 20))[0]] == [3 << 20, 5]
 
 
-def test_messages_with_other_tags_are_passed_over(run: Run) -> None:
+async def test_messages_with_other_tags_are_passed_over() -> None:
     """Only messages with these tags are delivered; positions advance past the others."""
-
-    async def work() -> None:
-        log = FakeLog({"g1": 1})
-        log.store("g1", 0, [b"%d" % k for k in range(100)], tags=["a", "b", "ab", ""] * 25)
-        async with consumer_of(log, tags={"a", "c"}, group="x", until_end=True) as consumer:
-            assert (await everything(consumer))[0] == [b"%d" % k for k in range(0, 100, 4)]
-            await consumer.commit()
-        assert log.committed == {("g1", 0): 100}
-
-    run(work())
+    log = FakeLog({"g1": 1})
+    log.store("g1", 0, [b"%d" % k for k in range(100)], tags=["a", "b", "ab", ""] * 25)
+    async with consumer_of(log, tags={"a", "c"}, group="x", until_end=True) as consumer:
+        assert (await everything(consumer))[0] == [b"%d" % k for k in range(0, 100, 4)]
+        await consumer.commit()
+    assert log.committed == {("g1", 0): 100}
 
 
 # -- where it is read
 
 
-def test_a_leader_that_moves_is_followed(run: Run) -> None:
+async def test_a_leader_that_moves_is_followed() -> None:
     """The consumer follows a leader change at any time, also through a period without a leader."""
-
-    async def work() -> None:
-        log = filled(100)
-        seen: dict[int, list[bytes]] = {}
-        async with consumer_of(log, until_end=True) as consumer:
-            for turn in range(1000):
-                batch = await consumer.next_batch()
-                if batch is None:
-                    break
-                seen.setdefault(batch.queue, []).extend(batch.bodies())
-                if turn % 4 == 0:
-                    log.lead("g1", None if turn % 8 == 0 else turn % 3)
-                    asyncio.get_running_loop().call_later(0.5, log.lead, "g1", turn % 3)
-        assert seen == {queue: [body("g1", queue, k) for k in range(100)] for queue in (0, 1)}
-
-    run(work())
+    log = filled(100)
+    seen: dict[int, list[bytes]] = {}
+    async with consumer_of(log, until_end=True) as consumer:
+        for turn in range(1000):
+            batch = await consumer.next_batch()
+            if batch is None:
+                break
+            seen.setdefault(batch.queue, []).extend(batch.bodies())
+            if turn % 4 == 0:
+                log.lead("g1", None if turn % 8 == 0 else turn % 3)
+                asyncio.get_running_loop().call_later(0.5, log.lead, "g1", turn % 3)
+    assert seen == {queue: [body("g1", queue, k) for k in range(100)] for queue in (0, 1)}
 
 
 def test_no_leader_for_too_long_is_an_error(run: Run) -> None:
@@ -427,239 +385,203 @@ def test_a_topic_that_is_not_there(run: Run) -> None:
     run(consumer.close())
 
 
-def test_a_silent_leader_is_left_when_another_one_is_named(run: Run) -> None:
+async def test_a_silent_leader_is_left_when_another_one_is_named() -> None:
     """A node that hangs answers nothing, not even a redirect."""
+    log = filled(5, {"g1": 1})
+    async with consumer_of(log) as consumer:
+        await some(consumer, 5)
+        hung = consumer._flows["g1"]._call
+        hung._task.cancel()
+        log.lead("g1", 1)
+        log.store("g1", 0, [b"x"])
+        locate = consumer._connection.locate
 
-    async def work() -> None:
-        log = filled(5, {"g1": 1})
-        async with consumer_of(log) as consumer:
-            await some(consumer, 5)
-            hung = consumer._flows["g1"]._call
-            hung._task.cancel()
-            log.lead("g1", 1)
-            log.store("g1", 0, [b"x"])
-            locate = consumer._connection.locate
+        async def locating(*arguments: Any) -> Any:
+            consumer._connection.redirected(log.redirect("g1"))
+            return await locate(*arguments)
 
-            async def locating(*arguments: Any) -> Any:
-                consumer._connection.redirected(log.redirect("g1"))
-                return await locate(*arguments)
-
-            consumer._connection.locate = locating  # type: ignore[method-assign]
-            assert (await some(consumer, 1))[0].bodies() == [b"x"]
-            assert asyncio.get_running_loop().time() < 4 * module.WATCH_S
-
-    run(work())
+        consumer._connection.locate = locating  # type: ignore[method-assign]
+        assert (await some(consumer, 1))[0].bodies() == [b"x"]
+        assert asyncio.get_running_loop().time() < 4 * module.WATCH_S
 
 
-def test_queues_that_the_topic_gets_are_read_too(run: Run) -> None:
+async def test_queues_that_the_topic_gets_are_read_too() -> None:
     """A consumer without a group finds them by itself."""
-
-    async def work() -> None:
-        log = filled(3, {"g1": 1})
-        async with consumer_of(log) as consumer:
-            await some(consumer, 3)
-            more = filled(3, {"g1": 2})
-            log.groups["g1"].queues.append(more.groups["g1"].queues[1])
-            assert {batch.queue for batch in await some(consumer, 3)} == {1}
-            assert consumer.assigned() == (0, 1)
-
-    run(work())
+    log = filled(3, {"g1": 1})
+    async with consumer_of(log) as consumer:
+        await some(consumer, 3)
+        more = filled(3, {"g1": 2})
+        log.groups["g1"].queues.append(more.groups["g1"].queues[1])
+        assert {batch.queue for batch in await some(consumer, 3)} == {1}
+        assert consumer.assigned() == (0, 1)
 
 
 # -- consumer groups
 
 
-def test_commits_are_where_the_next_member_begins(run: Run) -> None:
+async def test_commits_are_where_the_next_member_begins() -> None:
     """By hand: everything that was handed out, or what is named."""
-
-    async def work() -> None:
-        log = filled(30, {"g1": 1})
-        async with consumer_of(log, group="x") as consumer:
-            await some(consumer, 10)
-            end = consumer.statistics().queues[0].position
-            await consumer.commit()
-        assert log.committed == {("g1", 0): end}
-        async with consumer_of(log, group="x") as consumer:
-            assert int((await some(consumer, 1))[0].offsets[0]) == end
-            await consumer.commit({0: 3})
-            assert consumer.statistics().queues[0].committed == 3
-        async with consumer_of(log, group="x") as consumer:
-            assert int((await some(consumer, 1))[0].offsets[0]) == 3
-
-    run(work())
+    log = filled(30, {"g1": 1})
+    async with consumer_of(log, group="x") as consumer:
+        await some(consumer, 10)
+        end = consumer.statistics().queues[0].position
+        await consumer.commit()
+    assert log.committed == {("g1", 0): end}
+    async with consumer_of(log, group="x") as consumer:
+        assert int((await some(consumer, 1))[0].offsets[0]) == end
+        await consumer.commit({0: 3})
+        assert consumer.statistics().queues[0].committed == 3
+    async with consumer_of(log, group="x") as consumer:
+        assert int((await some(consumer, 1))[0].offsets[0]) == 3
 
 
-def test_by_itself_only_what_is_processed_is_committed(run: Run) -> None:
+async def test_by_itself_only_what_is_processed_is_committed() -> None:
     """A batch counts as processed when the next one is requested; a batch whose processing fails is
     delivered again."""
-
-    async def work() -> None:
-        log = filled(30, {"g1": 1})
-        with pytest.raises(RuntimeError):
-            async with consumer_of(log, group="x", auto_commit=True) as consumer:
-                batches = await some(consumer, 10)
-                await asyncio.sleep(10)
-                assert log.committed == {("g1", 0): int(batches[-1].offsets[0])}
-                raise RuntimeError("the work failed")
-        async with consumer_of(log, group="x", auto_commit=True, until_end=True) as consumer:
-            found = await everything(consumer)
-        assert found[0] == [body("g1", 0, k) for k in range(int(batches[-1].offsets[0]), 30)]
-        assert log.committed == {("g1", 0): 30}
-
-    run(work())
+    log = filled(30, {"g1": 1})
+    with pytest.raises(RuntimeError):
+        async with consumer_of(log, group="x", auto_commit=True) as consumer:
+            batches = await some(consumer, 10)
+            await asyncio.sleep(10)
+            assert log.committed == {("g1", 0): int(batches[-1].offsets[0])}
+            raise RuntimeError("the work failed")
+    async with consumer_of(log, group="x", auto_commit=True, until_end=True) as consumer:
+        found = await everything(consumer)
+    assert found[0] == [body("g1", 0, k) for k in range(int(batches[-1].offsets[0]), 30)]
+    assert log.committed == {("g1", 0): 30}
 
 
-def test_members_share_the_queues_and_take_over_from_those_that_leave(run: Run) -> None:
+async def test_members_share_the_queues_and_take_over_from_those_that_leave() -> None:
     """No member reads the queue of another member, and all messages are read."""
+    log = filled(40, {"g1": 4})
+    told: list[tuple[str, str, tuple[int, ...]]] = []
 
-    async def work() -> None:
-        log = filled(40, {"g1": 4})
-        told: list[tuple[str, str, tuple[int, ...]]] = []
-
-        def member(name: str) -> AsyncConsumer:
-            def assigned(queues: tuple[int, ...]) -> None:
-                told.append((name, "has", queues))
-
-            async def revoked(queues: tuple[int, ...]) -> None:
-                told.append((name, "gives", queues))
-
-            return consumer_of(
-                log, group="x", auto_commit=True, on_assigned=assigned, on_revoked=revoked
-            )
-
-        seen: dict[int, list[bytes]] = {}
-        async with member("a") as a:
-            for batch in await some(a, 20):
-                seen.setdefault(batch.queue, []).extend(batch.bodies())
-            # Ready for more, with nothing in hand.
-            waiting = asyncio.ensure_future(a.next_batch())
-            batch = await waiting
-            assert batch is not None
-            seen.setdefault(batch.queue, []).extend(batch.bodies())
-            async with member("b") as b:
-                while not b.assigned():
-                    batch = await a.next_batch(0.1)
-                    if batch is not None:
-                        seen.setdefault(batch.queue, []).extend(batch.bodies())
-                assert len(a.assigned()) == len(b.assigned()) == 2 and set(a.assigned()) | set(
-                    b.assigned()
-                ) == {0, 1, 2, 3}
-                while (batch := await b.next_batch(1.0)) is not None:
-                    assert batch.queue in b.assigned()
-                    seen.setdefault(batch.queue, []).extend(batch.bodies())
-                while (batch := await a.next_batch(1.0)) is not None:
-                    seen.setdefault(batch.queue, []).extend(batch.bodies())
-                mine = b.assigned()
-            assert await a.next_batch(5.0) is None
-            assert a.assigned() == (0, 1, 2, 3)
-        for queue in range(4):
-            assert list(dict.fromkeys(seen[queue])) == [body("g1", queue, k) for k in range(40)]
-        assert told[:3] == [("a", "has", (0, 1, 2, 3)), ("a", "gives", mine), ("b", "has", mine)]
-        assert set(log.committed.values()) == {40}
-
-    run(work())
-
-
-def test_what_was_revoked_is_not_committed_any_more(run: Run) -> None:
-    """In the callback it still can be, afterwards it cannot."""
-
-    async def work() -> None:
-        log = filled(40, {"g1": 2})
-        committed: list[dict[tuple[str, int], int]] = []
+    def member(name: str) -> AsyncConsumer:
+        def assigned(queues: tuple[int, ...]) -> None:
+            told.append((name, "has", queues))
 
         async def revoked(queues: tuple[int, ...]) -> None:
+            told.append((name, "gives", queues))
+
+        return consumer_of(
+            log, group="x", auto_commit=True, on_assigned=assigned, on_revoked=revoked
+        )
+
+    seen: dict[int, list[bytes]] = {}
+    async with member("a") as a:
+        for batch in await some(a, 20):
+            seen.setdefault(batch.queue, []).extend(batch.bodies())
+        # Ready for more, with nothing in hand.
+        waiting = asyncio.ensure_future(a.next_batch())
+        batch = await waiting
+        assert batch is not None
+        seen.setdefault(batch.queue, []).extend(batch.bodies())
+        async with member("b") as b:
+            while not b.assigned():
+                batch = await a.next_batch(0.1)
+                if batch is not None:
+                    seen.setdefault(batch.queue, []).extend(batch.bodies())
+            assert len(a.assigned()) == len(b.assigned()) == 2 and set(a.assigned()) | set(
+                b.assigned()
+            ) == {0, 1, 2, 3}
+            while (batch := await b.next_batch(1.0)) is not None:
+                assert batch.queue in b.assigned()
+                seen.setdefault(batch.queue, []).extend(batch.bodies())
+            while (batch := await a.next_batch(1.0)) is not None:
+                seen.setdefault(batch.queue, []).extend(batch.bodies())
+            mine = b.assigned()
+        assert await a.next_batch(5.0) is None
+        assert a.assigned() == (0, 1, 2, 3)
+    for queue in range(4):
+        assert list(dict.fromkeys(seen[queue])) == [body("g1", queue, k) for k in range(40)]
+    assert told[:3] == [("a", "has", (0, 1, 2, 3)), ("a", "gives", mine), ("b", "has", mine)]
+    assert set(log.committed.values()) == {40}
+
+
+async def test_what_was_revoked_is_not_committed_any_more() -> None:
+    """In the callback it still can be, afterwards it cannot."""
+    log = filled(40, {"g1": 2})
+    committed: list[dict[tuple[str, int], int]] = []
+
+    async def revoked(queues: tuple[int, ...]) -> None:
+        await a.commit()
+        committed.append(dict(log.committed))
+
+    a = consumer_of(log, group="x", on_revoked=revoked)
+    async with a:
+        batches = await some(a, 30)
+        handed = {batch.queue: batch.next_offset for batch in batches}
+        async with consumer_of(log, group="x") as b:
+            await some(b, 1)
+            assert committed == [{("g1", queue): offset for queue, offset in handed.items()}]
+            (gone,) = b.assigned()
             await a.commit()
-            committed.append(dict(log.committed))
-
-        a = consumer_of(log, group="x", on_revoked=revoked)
-        async with a:
-            batches = await some(a, 30)
-            handed = {batch.queue: batch.next_offset for batch in batches}
-            async with consumer_of(log, group="x") as b:
-                await some(b, 1)
-                assert committed == [{("g1", queue): offset for queue, offset in handed.items()}]
-                (gone,) = b.assigned()
-                await a.commit()
-                await a.commit({gone: 1})
-                assert log.committed["g1", gone] == handed[gone]
-                assert (
-                    all(
-                        gone not in [o.queue for o in request.offsets]
-                        for _, request in log.commits[-1:]
-                    )
-                    or len(log.commits) == 1
+            await a.commit({gone: 1})
+            assert log.committed["g1", gone] == handed[gone]
+            assert (
+                all(
+                    gone not in [o.queue for o in request.offsets]
+                    for _, request in log.commits[-1:]
                 )
+                or len(log.commits) == 1
+            )
 
-    run(work())
 
-
-def test_a_member_without_a_coordinator_lets_everything_go(run: Run) -> None:
+async def test_a_member_without_a_coordinator_lets_everything_go() -> None:
     """Its queues may be assigned to others by then. Later it joins again and continues."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1, "g2": 1})
-        async with consumer_of(log, group="x") as consumer:
-            await some(consumer, 20)
-            log.lead("g1", None)
-            await asyncio.sleep(10)
-            assert consumer.assigned() == ()
-            log.store("g2", 0, [b"x"])
-            assert await consumer.next_batch(1.0) is None
-            log.lead("g1", 2)
-            await asyncio.sleep(5)
-            assert consumer.assigned() == (0, 1)
-
-    run(work())
+    log = filled(10, {"g1": 1, "g2": 1})
+    async with consumer_of(log, group="x") as consumer:
+        await some(consumer, 20)
+        log.lead("g1", None)
+        await asyncio.sleep(10)
+        assert consumer.assigned() == ()
+        log.store("g2", 0, [b"x"])
+        assert await consumer.next_batch(1.0) is None
+        log.lead("g1", 2)
+        await asyncio.sleep(5)
+        assert consumer.assigned() == (0, 1)
 
 
-def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> None:
+async def test_members_that_begin_anew_ask_which_queues_the_numbers_mean() -> None:
     """A topic that grew in its first broker group counts the queues of the others on."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1, "g2": 1})
-        async with (
-            consumer_of(log, group="x", auto_commit=True) as a,
-            consumer_of(log, group="x", auto_commit=True) as b,
-        ):
-            await asyncio.sleep(5)
-            assert len(a.assigned()) == len(b.assigned()) == 1
-            log.lead("g1", None)
-            await asyncio.sleep(10)
-            assert a.assigned() == b.assigned() == ()
-            log.groups["g1"].queues.append(Queue(1))
-            log.store("g1", 1, [b"new"])
-            log.lead("g1", 2)
-            await asyncio.sleep(10)
-            assert sorted(a.assigned() + b.assigned()) == [0, 1, 2]
-            bodies = []
-            for consumer in (a, b):
-                while (batch := await consumer.next_batch(1.0)) is not None:
-                    bodies += batch.bodies()
-            assert bodies.count(b"new") == 1
-
-    run(work())
-
-
-def test_a_member_goes_along_when_another_broker_group_coordinates(run: Run) -> None:
-    """For example, because the topic got queues in a broker group that sorts before the first
-    one."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1})
-        async with consumer_of(log, group="x", auto_commit=True) as consumer:
-            await some(consumer, 10)
-            log.groups["g0"] = Group(1)
-            log.store("g0", 0, [b"new"])
-            log.lead("g0", 2)
-            log.lead("g1", 1)
-            await asyncio.sleep(20)
-            assert consumer.assigned() == (0, 1)
-            bodies = []
+    log = filled(10, {"g1": 1, "g2": 1})
+    async with (
+        consumer_of(log, group="x", auto_commit=True) as a,
+        consumer_of(log, group="x", auto_commit=True) as b,
+    ):
+        await asyncio.sleep(5)
+        assert len(a.assigned()) == len(b.assigned()) == 1
+        log.lead("g1", None)
+        await asyncio.sleep(10)
+        assert a.assigned() == b.assigned() == ()
+        log.groups["g1"].queues.append(Queue(1))
+        log.store("g1", 1, [b"new"])
+        log.lead("g1", 2)
+        await asyncio.sleep(10)
+        assert sorted(a.assigned() + b.assigned()) == [0, 1, 2]
+        bodies = []
+        for consumer in (a, b):
             while (batch := await consumer.next_batch(1.0)) is not None:
                 bodies += batch.bodies()
-            assert bodies.count(b"new") == 1
+        assert bodies.count(b"new") == 1
 
-    run(work())
+
+async def test_a_member_goes_along_when_another_broker_group_coordinates() -> None:
+    """For example, because the topic got queues in a broker group that sorts before the first
+    one."""
+    log = filled(10, {"g1": 1})
+    async with consumer_of(log, group="x", auto_commit=True) as consumer:
+        await some(consumer, 10)
+        log.groups["g0"] = Group(1)
+        log.store("g0", 0, [b"new"])
+        log.lead("g0", 2)
+        log.lead("g1", 1)
+        await asyncio.sleep(20)
+        assert consumer.assigned() == (0, 1)
+        bodies = []
+        while (batch := await consumer.next_batch(1.0)) is not None:
+            bodies += batch.bodies()
+        assert bodies.count(b"new") == 1
 
 
 def test_an_error_of_a_callback_reaches_the_application(run: Run) -> None:
@@ -692,36 +614,28 @@ def test_a_consumer_that_was_told_nonsense_asks_nobody() -> None:
             AsyncConsumer("127.0.0.1:1", "t", **options)  # type: ignore[typeddict-item]
 
 
-def test_committing_without_a_group_is_an_error(run: Run) -> None:
+async def test_committing_without_a_group_is_an_error() -> None:
     """Without a group, there is no offset to commit."""
-
-    async def work() -> None:
-        async with consumer_of(filled(1)) as consumer:
-            with pytest.raises(BadArgument):
-                await consumer.commit()
-
-    run(work())
+    async with consumer_of(filled(1)) as consumer:
+        with pytest.raises(BadArgument):
+            await consumer.commit()
 
 
-def test_progress_and_statistics(run: Run) -> None:
+async def test_progress_and_statistics() -> None:
     """Progress is reported with batches; the lag is unknown until every queue is known."""
-
-    async def work() -> None:
-        log = filled(50, {"g1": 1})
-        told: list[Any] = []
-        async with consumer_of(log, on_progress=told.append) as consumer:
-            assert consumer.statistics().lag is None
-            while consumer.statistics().messages < 50:
-                # Longer than the interval of the reports.
-                await asyncio.sleep(0.2)
-                assert await consumer.next_batch(60) is not None
-            now = consumer.statistics()
-            assert (now.messages, now.lag, now.buffered_bytes, now.streams) == (50, 0, 0, 1)
-        assert told[-1].messages == 50 and [one.messages for one in told] == sorted(
-            one.messages for one in told
-        )
-
-    run(work())
+    log = filled(50, {"g1": 1})
+    told: list[Any] = []
+    async with consumer_of(log, on_progress=told.append) as consumer:
+        assert consumer.statistics().lag is None
+        while consumer.statistics().messages < 50:
+            # Longer than the interval of the reports.
+            await asyncio.sleep(0.2)
+            assert await consumer.next_batch(60) is not None
+        now = consumer.statistics()
+        assert (now.messages, now.lag, now.buffered_bytes, now.streams) == (50, 0, 0, 1)
+    assert told[-1].messages == 50 and [one.messages for one in told] == sorted(
+        one.messages for one in told
+    )
 
 
 # -- over gRPC
@@ -770,47 +684,39 @@ def test_a_consumer_reads_from_the_endpoint_it_was_given_where_that_serves(run: 
         assert log.fetched_at == expected
 
 
-def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_again(run: Run) -> None:
+async def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_again() -> None:
     """Sent away from node 0 to the leader, back to node 0 once it serves; every message once and in
     order."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1})
-        log.lead("g1", 2)
-        async with consumer_of(log, read_from="nearest") as consumer:
-            bodies = [b for batch in await some(consumer, 10) for b in batch.bodies()]
-            assert log.fetched_at == [2]
-            log.replicas = {0}
-            await asyncio.sleep(60)
-            assert log.fetched_at[-1] == 0
-            log.store("g1", 0, [body("g1", 0, k) for k in range(10, 20)])
-            bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
-            assert [found.replica for found in consumer.statistics().served_by] == ["somebody"]
-            log.replicas = set()
-            log.changed()
-            log.store("g1", 0, [body("g1", 0, k) for k in range(20, 30)])
-            bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
-            assert log.fetched_at[-1] == 2 and bodies == [body("g1", 0, k) for k in range(30)]
-
-    run(work())
-
-
-def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader(run: Run) -> None:
-    """A quiet leader is believed; a quiet replica is not: it would say that it is there."""
-
-    async def work() -> None:
-        log = filled(10, {"g1": 1})
-        log.lead("g1", 2)
+    log = filled(10, {"g1": 1})
+    log.lead("g1", 2)
+    async with consumer_of(log, read_from="nearest") as consumer:
+        bodies = [b for batch in await some(consumer, 10) for b in batch.bodies()]
+        assert log.fetched_at == [2]
         log.replicas = {0}
-        async with consumer_of(log, read_from="nearest") as consumer:
-            await some(consumer, 10)
-            await asyncio.sleep(60)
-            assert log.fetched_at == [0], "signs of life are enough"
-            log.frozen = {0}
-            await asyncio.sleep(12)
-            assert log.fetched_at[-1] == 2
+        await asyncio.sleep(60)
+        assert log.fetched_at[-1] == 0
+        log.store("g1", 0, [body("g1", 0, k) for k in range(10, 20)])
+        bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
+        assert [found.replica for found in consumer.statistics().served_by] == ["somebody"]
+        log.replicas = set()
+        log.changed()
+        log.store("g1", 0, [body("g1", 0, k) for k in range(20, 30)])
+        bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
+        assert log.fetched_at[-1] == 2 and bodies == [body("g1", 0, k) for k in range(30)]
 
-    run(work())
+
+async def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader() -> None:
+    """A quiet leader is believed; a quiet replica is not: it would say that it is there."""
+    log = filled(10, {"g1": 1})
+    log.lead("g1", 2)
+    log.replicas = {0}
+    async with consumer_of(log, read_from="nearest") as consumer:
+        await some(consumer, 10)
+        await asyncio.sleep(60)
+        assert log.fetched_at == [0], "signs of life are enough"
+        log.frozen = {0}
+        await asyncio.sleep(12)
+        assert log.fetched_at[-1] == 2
 
 
 # -- as an Arrow stream

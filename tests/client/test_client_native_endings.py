@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -45,19 +46,18 @@ Scenario = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
 SOON_S = 30.0
 
 
-def run(scenario: Scenario, nodes: int = 1) -> None:
-    async def main() -> None:
-        async with fake_log(nodes) as (started, found), asyncio.timeout(30):
-            await scenario(started, found)
+@asynccontextmanager
+async def short_log(
+    nodes: int = 1,
+) -> AsyncIterator[tuple[list[FakeLogNode], list[FakeBrokerGroup]]]:
+    async with fake_log(nodes) as found, asyncio.timeout(30):
+        yield found
 
-    asyncio.run(main())
 
-
-def test_a_future_that_is_cancelled_is_no_failure() -> None:
+async def test_a_future_that_is_cancelled_is_no_failure() -> None:
     """If a caller cancels an acknowledgement, `flush` still returns; the message is stored and
     counted."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, groups):
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             nodes[0].hold.clear()
             future = await sending.send(b"a")
@@ -71,24 +71,21 @@ def test_a_future_that_is_cancelled_is_no_failure() -> None:
             ) == (1, 0, 0)
         assert [message.body for message in groups[0].log] == [b"a"]
 
-    run(scenario)
 
-
-def test_a_cancelled_send_has_sent_nothing() -> None:
+async def test_a_cancelled_send_has_sent_nothing() -> None:
     """The call that fills a frame yields to the event loop, but not between accepting the message
     and returning its future."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        async with AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending:
-            for _ in range(3):
-                before = sending.statistics.accepted
-                task = asyncio.ensure_future(sending.send(b"a"))
-                await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.wait([task])
-                assert sending.statistics.accepted - before == (not task.cancelled())
-
-    run(scenario)
+    async with (
+        short_log() as (nodes, _),
+        AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending,
+    ):
+        for _ in range(3):
+            before = sending.statistics.accepted
+            task = asyncio.ensure_future(sending.send(b"a"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert sending.statistics.accepted - before == (not task.cancelled())
 
 
 @pytest.mark.parametrize(
@@ -101,44 +98,40 @@ def test_a_cancelled_send_has_sent_nothing() -> None:
         {"keys": (5,)},
     ],
 )
-def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
+async def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
     """Invalid text or a wrong type is detected when a frame is encoded; the other messages are
     sent."""
+    async with (
+        short_log() as (nodes, _),
+        AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending,
+    ):
+        try:
+            futures = [
+                await sending.send(b"a", queue=0),
+                await sending.send(b"b", queue=0, **wrong),
+                await sending.send(b"c", queue=0),
+            ]
+        except TypeError:
+            # Scenario at once.
+            return
+        await asyncio.wait_for(sending.flush(), SOON_S)
+        with pytest.raises(BadArgument):
+            await futures[1]
+        assert [(await future).offset for future in (futures[0], futures[2])] == [0, 1]
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        async with AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending:
-            try:
-                futures = [
-                    await sending.send(b"a", queue=0),
-                    await sending.send(b"b", queue=0, **wrong),
-                    await sending.send(b"c", queue=0),
-                ]
-            except TypeError:
-                # Scenario at once.
-                return
-            await asyncio.wait_for(sending.flush(), SOON_S)
-            with pytest.raises(BadArgument):
-                await futures[1]
-            assert [(await future).offset for future in (futures[0], futures[2])] == [0, 1]
 
-    run(scenario)
-
-
-def test_a_batch_with_a_wrong_body_tells_which() -> None:
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+async def test_a_batch_with_a_wrong_body_tells_which() -> None:
+    async with short_log() as (nodes, groups):
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             bodies: Any = [b"a", "text", b"c"]
             with pytest.raises(SendFailed, match="first row 1"):
                 await asyncio.wait_for(await sending.send_batch(bodies, queue=0), SOON_S)
         assert groups[0].bodies(0) == [b"a", b"c"]
 
-    run(scenario)
 
-
-def test_whoever_waits_in_flush_hears_of_the_end() -> None:
+async def test_whoever_waits_in_flush_hears_of_the_end() -> None:
     """Also when the producer is closed meanwhile, by another task, without patience."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, _):
         sending = AsyncProducer(endpoints(nodes), "t")
         async with sending:
             nodes[0].hold.clear()
@@ -151,10 +144,8 @@ def test_whoever_waits_in_flush_hears_of_the_end() -> None:
                 await future
         nodes[0].hold.set()
 
-    run(scenario)
 
-
-def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
+async def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
     """The producer ends at once with the reason, instead of sending messages whose receipts are
     lost."""
 
@@ -162,7 +153,7 @@ def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
         def write(self, receipt: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, _):
         log = Full(tmp_path / "r.parquet")
         sending = AsyncProducer(endpoints(nodes), "t", receipt_log=log)
         await sending.start()
@@ -174,10 +165,8 @@ def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
             await asyncio.wait_for(sending.close(), SOON_S)
         assert sending.statistics.waiting_bytes == 0
 
-    run(scenario)
 
-
-def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames beyond what the transport takes do not keep the producer there."""
     monkeypatch.setattr("ledgermq.client.native.producers.stream.FINAL_ANSWER_S", 0.05)
 
@@ -192,20 +181,17 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
                 await asyncio.Event().wait()
             await self._call.write(request)
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        async with AsyncProducer(endpoints(nodes), "t") as sending:
-            open_stream = sending.connection.stream
-            calls = iter([Deaf])
-            monkeypatch.setattr(
-                sending.connection,
-                "stream",
-                lambda *words: next(calls, lambda call: call)(open_stream(*words)),
-            )
-            sending._streams["g1"]._answer_timeout_s = 0.1
-            done = await asyncio.wait_for(await sending.send(b"a"), SOON_S)
-            assert done.offset == 0 and sending.statistics.streams == 2
-
-    run(scenario)
+    async with short_log() as (nodes, _), AsyncProducer(endpoints(nodes), "t") as sending:
+        open_stream = sending.connection.stream
+        calls = iter([Deaf])
+        monkeypatch.setattr(
+            sending.connection,
+            "stream",
+            lambda *words: next(calls, lambda call: call)(open_stream(*words)),
+        )
+        sending._streams["g1"]._answer_timeout_s = 0.1
+        done = await asyncio.wait_for(await sending.send(b"a"), SOON_S)
+        assert done.offset == 0 and sending.statistics.streams == 2
 
 
 def buffers() -> dict[str, tuple[Any, bytes | None]]:
@@ -233,14 +219,14 @@ def buffers() -> dict[str, tuple[Any, bytes | None]]:
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("kind", list(buffers()))
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_batch with order keys"])
-def test_a_body_is_stored_as_it_is_or_fails_alone(
+async def test_a_body_is_stored_as_it_is_or_fails_alone(
     monkeypatch: pytest.MonkeyPatch, way: str, kind: str, native: bool
 ) -> None:
     """Messages before and behind it, in the same frame, are stored."""
     monkeypatch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
     body, stored = buffers()[kind]
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, groups):
         async with AsyncProducer(endpoints(nodes), "t", linger_ms=20) as sending:
             if way == "send":
                 before = await sending.send(b"before", queue=0)
@@ -267,14 +253,11 @@ def test_a_body_is_stored_as_it_is_or_fails_alone(
         middle = [] if stored is None else [stored]
         assert [message.body for message in groups[0].log] == [b"before", *middle, b"behind"]
 
-    run(scenario)
 
-
-def test_what_changes_behind_send_does_not_change_the_message() -> None:
+async def test_what_changes_behind_send_does_not_change_the_message() -> None:
     """Neither the body nor keys nor properties; of a batch the sequences may change, and their
     values are the caller's until the end."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, groups):
         body, keys, properties = bytearray(b"as sent"), ["k"], {"p": "1"}
         rows: list[bytes] = [b"0", b"1"]
         columns: dict[str, Any] = {
@@ -296,14 +279,11 @@ def test_what_changes_behind_send_does_not_change_the_message() -> None:
         ]
         assert found == [(b"as sent", None, "k", "1"), (b"0", "a", "k", "1"), (b"1", "b", "l", "2")]
 
-    run(scenario)
 
-
-def test_rows_that_come_behind_the_end_of_the_producer_fail() -> None:
+async def test_rows_that_come_behind_the_end_of_the_producer_fail() -> None:
     """A batch whose caller waits between two frames when the producer is closed: nothing accepts
     rows that nobody would send."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with short_log() as (nodes, groups):
         sending = AsyncProducer(endpoints(nodes), "t", batch_bytes=1)
         async with sending:
             task = asyncio.ensure_future(sending.send_batch([b"0", b"1", b"2"], queue=0))
@@ -315,8 +295,6 @@ def test_rows_that_come_behind_the_end_of_the_producer_fail() -> None:
         failed = [row for failure in found.value.failures for row in failure.rows]
         assert len(failed) + len(groups[0].log) >= 3 and sending.statistics.waiting == 0
         assert any("is closed" in str(failure.error) for failure in found.value.failures)
-
-    run(scenario)
 
 
 class Raising(dict[str, str]):

@@ -29,22 +29,13 @@ from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoin
 Scenario = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
 
 
-def run(scenario: Scenario, nodes: int = 1, groups: list[FakeBrokerGroup] | None = None) -> None:
-    async def main() -> None:
-        async with fake_log(nodes, groups) as (started, found):
-            await scenario(started, found)
-
-    asyncio.run(main())
-
-
 def producer(nodes: list[FakeLogNode], **options: Any) -> AsyncProducer:
     return AsyncProducer(endpoints(nodes), "t", **options)
 
 
-def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
+async def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
     """Queue, offset and id are those in the log; tag, keys and properties arrive."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         async with producer(nodes, credentials=Credentials("ann", "s")) as sending:
             done = await (
                 await sending.send(
@@ -68,17 +59,15 @@ def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
         )
         assert done.receipt is not None and done.receipt.count == 1
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("trouble", list(Trouble))
-def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
+async def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
     trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same holds for the frames in flight behind it. A refused message fails alone."""
     monkeypatch.setattr("ledgermq.client.native.producers.stream.ANSWER_TIMEOUT_S", 0.3)
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(nodes=2) as (nodes, groups):
         nodes[0].troubles = [Trouble.NONE, trouble]
         bodies = [b"%04d" % number for number in range(40)]
         async with producer(nodes) as sending:
@@ -110,13 +99,10 @@ def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
         )
         assert statistics.frames_cut == (trouble is Trouble.PART)
 
-    run(scenario, nodes=2)
 
-
-def test_a_batch_is_cut_into_frames_over_all_queues() -> None:
+async def test_a_batch_is_cut_into_frames_over_all_queues() -> None:
     """One run of messages a frame; the rows of every frame are where its receipt says."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         bodies = [b"%06d" % number for number in range(3000)]
         async with producer(nodes, batch_bytes=50_000) as sending:
             done = await (await sending.send_batch(bodies, tags="x"))
@@ -128,13 +114,13 @@ def test_a_batch_is_cut_into_frames_over_all_queues() -> None:
             for row, offset in zip(rows, frame.offsets.tolist(), strict=True):
                 assert places[int(frame.queues), offset] == bodies[row]  # type: ignore[arg-type]
 
-    run(scenario)
 
-
-def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
+async def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
     """Messages of a key share a queue, one by one and in batches, and keep their order."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 3)]) as (
+        nodes,
+        groups,
+    ):
         keys = [f"k{number % 7}" for number in range(140)]
         bodies = [b"%s-%d" % (key.encode(), number) for number, key in enumerate(keys)]
         async with producer(nodes) as sending:
@@ -156,23 +142,21 @@ def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
         assert len(where) == 7 and all(len(places) == 1 for places in where.values())
         assert sum(len(group.log) for group in groups) == 140
 
-    run(scenario, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 3)])
 
-
-def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
+async def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
     """Frames are sent in runs to the queues of the fast group."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)]) as (
+        nodes,
+        groups,
+    ):
         async with producer(nodes) as sending:
             sending.connection.latencies.took("g1", 3000)
             for number in range(12):
                 await (await sending.send(b"%d" % number))
         assert not groups[0].log and len(groups[1].log) == 12
 
-    run(scenario, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)])
 
-
-def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
+async def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three groups on three nodes, one killed: messages without a fixed queue go to the other two
@@ -180,7 +164,9 @@ def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
     acknowledged message is stored once."""
     monkeypatch.setattr("ledgermq.client.native.log_connection.MISSED_S", 60.0)
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(
+        nodes=3, groups=[FakeBrokerGroup(name, 2) for name in ("g1", "g2", "g3")]
+    ) as (nodes, groups):
         for node, group in zip(nodes, groups, strict=True):
             node.leads = {group.name}
         async with producer(nodes[1:]) as sending, asyncio.timeout(30):
@@ -210,14 +196,11 @@ def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
         ]
         assert bodies == sorted(wanted)
 
-    run(scenario, nodes=3, groups=[FakeBrokerGroup(name, 2) for name in ("g1", "g2", "g3")])
 
-
-def test_memory_is_bounded_while_nothing_is_answered() -> None:
+async def test_memory_is_bounded_while_nothing_is_answered() -> None:
     """Senders wait for room; at most the buffer is held, and at most five frames of the window are
     in flight."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         nodes[0].hold.clear()
         most = 0
         async with producer(nodes, buffer_bytes=200_000, batch_bytes=10_000) as sending:
@@ -238,13 +221,10 @@ def test_memory_is_bounded_while_nothing_is_answered() -> None:
             assert sending.statistics.acknowledged == 3000
         assert len(groups[0].log) == 3000
 
-    run(scenario)
 
-
-def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
+async def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
     """A message that was on the wire may be stored; one that never was is not."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         nodes[0].hold.clear()
         async with producer(nodes, timeout_s=2, window_bytes=1000) as sending:
             first = await sending.send(bytes(900))
@@ -260,13 +240,10 @@ def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
             assert sending.statistics.late == 1
         assert [len(message.body) for message in groups[0].log] == [900, 5]
 
-    run(scenario)
 
-
-def test_a_name_opened_elsewhere_fences_the_older_producer() -> None:
+async def test_a_name_opened_elsewhere_fences_the_older_producer() -> None:
     """The newer producer continues the sequence numbers; the older one fails permanently."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         async with producer(nodes, name="loader") as older:
             await (await older.send(b"1"))
             async with producer(nodes, name="loader") as newer:
@@ -281,13 +258,10 @@ def test_a_name_opened_elsewhere_fences_the_older_producer() -> None:
                     await (await older.send_batch([b"5"]))
         assert [message.body for message in groups[0].log] == [b"1", b"2"]
 
-    run(scenario)
 
-
-def test_one_bad_message_of_a_batch_fails_alone() -> None:
+async def test_one_bad_message_of_a_batch_fails_alone() -> None:
     """The failure says the row and the reason; the others are stored in order."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         bodies = [b"%d" % number for number in range(100)]
         bodies[37], bodies[60] = b"", bytes(2 << 20)
         async with producer(nodes) as sending:
@@ -298,14 +272,11 @@ def test_one_bad_message_of_a_batch_fails_alone() -> None:
         assert "empty" in str(failed[37]) and "limit" in str(failed[60])
         assert groups[0].bodies(0) == [body for row, body in enumerate(bodies) if row not in failed]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("kind", ["lz4", "zstd"])
-def test_bodies_above_a_size_are_compressed(kind: Any) -> None:
+async def test_bodies_above_a_size_are_compressed(kind: Any) -> None:
     """What does not become smaller is stored as it is."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         async with producer(nodes, compression=kind, compress_over=1000) as sending:
             await (await sending.send(b"a" * 5000, queue=0))
             await (await sending.send(b"a" * 1000, queue=0))
@@ -314,33 +285,30 @@ def test_bodies_above_a_size_are_compressed(kind: Any) -> None:
             (b"a" * 1000, False),
         ]
 
-    run(scenario)
 
-
-def test_linger_gathers_messages_into_one_frame() -> None:
+async def test_linger_gathers_messages_into_one_frame() -> None:
     """A full batch, and a flush, do not wait for it."""
+    async with (
+        fake_log() as (nodes, _),
+        producer(nodes, linger_ms=60_000, batch_bytes=5_000) as sending,
+    ):
+        futures = [await sending.send(b"%d" % number) for number in range(3)]
+        await asyncio.sleep(0.05)
+        assert not nodes[0].frames
+        await sending.flush()
+        await asyncio.gather(*futures)
+        assert len(nodes[0].frames) == 1
+        await (await sending.send(bytes(6_000)))
+        assert len(nodes[0].frames) == 2
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        async with producer(nodes, linger_ms=60_000, batch_bytes=5_000) as sending:
-            futures = [await sending.send(b"%d" % number) for number in range(3)]
-            await asyncio.sleep(0.05)
-            assert not nodes[0].frames
-            await sending.flush()
-            await asyncio.gather(*futures)
-            assert len(nodes[0].frames) == 1
-            await (await sending.send(bytes(6_000)))
-            assert len(nodes[0].frames) == 2
 
-    run(scenario)
-
-
-def test_progress_receipts_and_statistics(tmp_path: Path) -> None:
+async def test_progress_receipts_and_statistics(tmp_path: Path) -> None:
     """The file of receipts holds one row a frame, each again the receipt it was; the callback sees
     the count rise."""
     parquet = pytest.importorskip("pyarrow.parquet")
     seen: list[int] = []
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, _):
         path = tmp_path / "receipts.parquet"
         options: dict[str, Any] = {
             "receipt_log": path,
@@ -356,14 +324,12 @@ def test_progress_receipts_and_statistics(tmp_path: Path) -> None:
         with pytest.raises(BadArgument, match="exists"):
             producer(nodes, receipt_log=path)
 
-    run(scenario)
 
-
-def test_an_arrow_table_is_sent_by_its_columns() -> None:
+async def test_an_arrow_table_is_sent_by_its_columns() -> None:
     """Slices and chunks included; other types become text, and a missing value is no property."""
     pa = pytest.importorskip("pyarrow")
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         columns = {
             "body": [b"a", b"b", b"c"],
             "tag": ["x", None, "z"],
@@ -389,26 +355,20 @@ def test_an_arrow_table_is_sent_by_its_columns() -> None:
         second, third = (b"b", None, "2", None), (b"c", "z", "3", "m")
         assert found == [second, third, (b"a", "x", "1", "n"), second, third]
 
-    run(scenario)
 
-
-def test_topics_of_other_kinds_and_topics_that_are_not_there() -> None:
+async def test_topics_of_other_kinds_and_topics_that_are_not_there() -> None:
     """Said before anything is sent."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, _):
         nodes[0].kind = "fifo"
         with pytest.raises(BadArgument, match="fifo"):
             await producer(nodes).__aenter__()
         with pytest.raises(Refused, match="does not exist"):
             await AsyncProducer(endpoints(nodes), "other").__aenter__()
 
-    run(scenario)
 
-
-def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
+async def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
     """Its futures fail; nothing waits."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, _):
         nodes[0].hold.clear()
         futures = []
         with pytest.raises(ZeroDivisionError):
@@ -424,14 +384,12 @@ def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
             await sending.send(b"2")
         nodes[0].hold.set()
 
-    run(scenario)
 
-
-def test_the_producer_for_threads() -> None:
+async def test_the_producer_for_threads() -> None:
     """Order from one thread, room for many, batches behind single messages, and an end that
     flushes."""
+    async with fake_log() as (nodes, groups):
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         def work() -> None:
             with Producer(endpoints(nodes), "t", buffer_bytes=100_000) as sending:
                 futures = [sending.send(b"%05d" % number, queue=0) for number in range(2000)]
@@ -454,13 +412,10 @@ def test_the_producer_for_threads() -> None:
         await asyncio.to_thread(work)
         assert groups[0].bodies(0) == [b"%05d" % number for number in range(2102)]
 
-    run(scenario)
 
-
-def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -> None:
+async def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -> None:
     """Such as a permission that comes late."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         problem = pb.ProduceResponse(
             problem=pb.Problem(code=40300, message="the topic does not permit this")
         )
@@ -473,8 +428,6 @@ def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -
                 await sending.next_sequences()
             groups[0].open = opening  # type: ignore[method-assign]
             assert (await (await sending.send(b"2"))).offset == 0
-
-    run(scenario)
 
 
 class Relay:
@@ -517,7 +470,7 @@ class Relay:
         writer.close()
 
 
-def test_a_connection_that_dies_without_a_word_is_opened_anew(
+async def test_a_connection_that_dies_without_a_word_is_opened_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Packets to an address without a host are neither answered nor refused, and TCP retries for a
@@ -526,7 +479,7 @@ def test_a_connection_that_dies_without_a_word_is_opened_anew(
     short = [(name, 300 if name in waits else value) for name, value in connection.OPTIONS]
     monkeypatch.setattr(connection, "OPTIONS", short)
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log() as (nodes, groups):
         async with Relay(nodes[0].endpoint) as relay:
             nodes[0].endpoint = relay.endpoint
             async with producer(nodes, timeout_s=20.0) as sending:
@@ -535,8 +488,6 @@ def test_a_connection_that_dies_without_a_word_is_opened_anew(
                 await (await sending.send(b"after", queue=0))
         assert groups[0].bodies(0) == [b"before", b"after"]
 
-    run(scenario)
-
 
 def lead(node: FakeLogNode, group: FakeBrokerGroup) -> None:
     """The topic gets queues in one more broker group, led there."""
@@ -544,12 +495,11 @@ def lead(node: FakeLogNode, group: FakeBrokerGroup) -> None:
     node.leads.add(group.name)
 
 
-def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None:
+async def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None:
     """In a broker group that it knew, and in one that it did not, which comes first by name:
     numbers change, also those of what was acknowledged before. Messages of a key stay in order
     within the queue they had and within the one they get."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(groups=[FakeBrokerGroup("g1", 2)]) as (nodes, groups):
         keys = [f"k{number}" for number in range(9)]
         new = FakeBrokerGroup("g0", 2)
         async with producer(nodes) as sending:
@@ -591,33 +541,27 @@ def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None
             assert later == [key + b"-1", key + b"-2"] and len(found) == 3
             assert len({(group, queue) for group, queue, body in found if body != key + b"-0"}) == 1
 
-    run(scenario, groups=[FakeBrokerGroup("g1", 2)])
 
-
-def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer also continues with the known queues after an answer that the topic does not
     exist."""
     monkeypatch.setattr("ledgermq.client.native.producers.producer.ROUTE_S", 0.01)
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        async with producer(nodes) as sending:
-            await (await sending.send(b"opens the stream"))
-            nodes[0].groups.clear()
-            with pytest.raises(Refused):
-                await sending.refresh()
-            await (await sending.send(b"still there"))
-            groups[0].queues = 5
-            lead(nodes[0], groups[0])
-            while not groups[0].bodies(4):
-                await (await sending.send(b"anywhere"))
-
-    run(scenario)
+    async with fake_log() as (nodes, groups), producer(nodes) as sending:
+        await (await sending.send(b"opens the stream"))
+        nodes[0].groups.clear()
+        with pytest.raises(Refused):
+            await sending.refresh()
+        await (await sending.send(b"still there"))
+        groups[0].queues = 5
+        lead(nodes[0], groups[0])
+        while not groups[0].bodies(4):
+            await (await sending.send(b"anywhere"))
 
 
-def test_flush_waits_for_a_broker_group_that_came_meanwhile() -> None:
+async def test_flush_waits_for_a_broker_group_that_came_meanwhile() -> None:
     """What it gathers is sent at once as well, however long it would linger."""
-
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async with fake_log(groups=[FakeBrokerGroup("g1", 1)]) as (nodes, groups):
         new = FakeBrokerGroup("g2", 1)
         async with producer(nodes, linger_ms=3_600_000) as sending:
             nodes[0].hold.clear()
@@ -633,13 +577,11 @@ def test_flush_waits_for_a_broker_group_that_came_meanwhile() -> None:
         assert groups[0].bodies(0) == [b"a"] and new.bodies(0) == [b"b"]
         assert all(stream.session.flushing == 0 for stream in sending._streams.values())
 
-    run(scenario, groups=[FakeBrokerGroup("g1", 1)])
 
-
-def test_threads_can_have_a_producer_learn_of_new_queues() -> None:
+async def test_threads_can_have_a_producer_learn_of_new_queues() -> None:
     """The blocking producer learns on its own loop."""
+    async with fake_log() as (nodes, groups):
 
-    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         def work() -> None:
             with Producer(endpoints(nodes), "t") as sending:
                 groups[0].queues = 6
@@ -647,5 +589,3 @@ def test_threads_can_have_a_producer_learn_of_new_queues() -> None:
                 assert sending.send(b"x", queue=5).result().queue == 5
 
         await asyncio.to_thread(work)
-
-    run(scenario)

@@ -356,43 +356,37 @@ async def sunk(
     return sinking
 
 
-def test_a_topic_is_read_to_its_end_and_continued(tmp_path: Path) -> None:
+async def test_a_topic_is_read_to_its_end_and_continued(tmp_path: Path) -> None:
     """All queues of all broker groups; the second run writes only what is new."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 2, "g2": 1})
-        async with served(log) as endpoints:
-            assert (await sunk(log, tmp_path, endpoints)).rows == 60
-            log.groups["g1"].queues[1].append([b"20", b"21"])
-            second = await sunk(log, tmp_path, endpoints)
-            assert (second.rows, second.done) == (2, 1)
-
-    asyncio.run(work())
+    log = filled(20, {"g1": 2, "g2": 1})
+    async with served(log) as endpoints:
+        assert (await sunk(log, tmp_path, endpoints)).rows == 60
+        log.groups["g1"].queues[1].append([b"20", b"21"])
+        second = await sunk(log, tmp_path, endpoints)
+        assert (second.rows, second.done) == (2, 1)
     found = {path.name.rpartition(".")[0].rpartition(".")[0] for path in tmp_path.glob("*.parquet")}
     assert found == {"t.g1.0", "t.g1.1", "t.g2.0"}
     assert sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("*.parquet")) == 62
 
 
-def test_queues_that_are_added_while_it_reads_are_read_from_their_beginning(tmp_path: Path) -> None:
+async def test_queues_that_are_added_while_it_reads_are_read_from_their_beginning(
+    tmp_path: Path,
+) -> None:
     """More queues in the first broker group change the numbers of the others: a position belongs to
     the queue, not to its number. After a recovery, which may have lost messages, it may belong to
     others."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 1, "g2": 1})
-        async with served(log) as endpoints:
+    log = filled(20, {"g1": 1, "g2": 1})
+    async with served(log) as endpoints:
+        await sunk(log, tmp_path, endpoints)
+        more = Stored(1)
+        more.append([str(k).encode() for k in range(5)])
+        log.groups["g1"].queues.append(more)
+        log.groups["g2"].queues[0].append([b"20"])
+        assert (await sunk(log, tmp_path, endpoints)).rows == 6
+        log.groups["g1"].log_id = "another"
+        more.append([b"5"])
+        with pytest.raises(BadArgument, match="broker group g1 was recovered since"):
             await sunk(log, tmp_path, endpoints)
-            more = Stored(1)
-            more.append([str(k).encode() for k in range(5)])
-            log.groups["g1"].queues.append(more)
-            log.groups["g2"].queues[0].append([b"20"])
-            assert (await sunk(log, tmp_path, endpoints)).rows == 6
-            log.groups["g1"].log_id = "another"
-            more.append([b"5"])
-            with pytest.raises(BadArgument, match="broker group g1 was recovered since"):
-                await sunk(log, tmp_path, endpoints)
-
-    asyncio.run(work())
 
 
 def test_a_cluster_that_does_not_answer_is_reported(tmp_path: Path) -> None:
@@ -402,23 +396,19 @@ def test_a_cluster_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cancelled_run_completes_its_files(tmp_path: Path) -> None:
+async def test_a_cancelled_run_completes_its_files(tmp_path: Path) -> None:
     """Ctrl-C is the normal end of a sink: what was read before is in files."""
-
-    async def work() -> None:
-        log = filled(20, {"g1": 1})
-        async with served(log) as endpoints:
-            with Connection(endpoints, timeout_s=60.0) as connection:
-                complete = asyncio.Event()
-                sinking = Sinking(
-                    connection, "t", "", lambda rows, lag: complete.set() if rows == 20 else None
-                )
-                reading = asyncio.create_task(sinking.run(into(tmp_path), None))
-                await complete.wait()
-                reading.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await reading
-        assert (sinking.rows, sinking.done) == (20, 1)
-
-    asyncio.run(work())
+    log = filled(20, {"g1": 1})
+    async with served(log) as endpoints:
+        with Connection(endpoints, timeout_s=60.0) as connection:
+            complete = asyncio.Event()
+            sinking = Sinking(
+                connection, "t", "", lambda rows, lag: complete.set() if rows == 20 else None
+            )
+            reading = asyncio.create_task(sinking.run(into(tmp_path), None))
+            await complete.wait()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+    assert (sinking.rows, sinking.done) == (20, 1)
     assert rows_of_one(tmp_path) == list(range(20))

@@ -8,10 +8,6 @@ and say so.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,51 +15,21 @@ import pytest
 from ledgermq.cli import run
 from ledgermq.node.process.local import free_ports
 from ledgermq.proto.entries.compression import decompress
-from tests.compat.test_compat_official_store import OPENS, PROJECT
+from tests.compat.conftest import Driver
 from tests.importing.imported_log import messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 MESSAGES, FILE_BYTES, BORN_MS = 400, 32_768, 1_700_000_000_000
-Write = Callable[..., dict[str, str]]
-
-
-@pytest.fixture(scope="module")
-def write_store(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    """Runs the driver: its facts by name."""
-    compiler = shutil.which("javac")
-    if shutil.which("mvn") is None or compiler is None:
-        pytest.skip("no Maven or no JDK here")
-    home = Path(compiler).resolve().parents[1]
-    build = tmp_path_factory.mktemp("driver")
-    goals = [
-        "compile",
-        "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
-        f"-Dmdep.outputFile={build}/classpath",
-    ]
-    maven = ["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals]
-    done = subprocess.run(
-        maven, capture_output=True, text=True, env={**os.environ, "JAVA_HOME": str(home)}
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    classes = f"{build}/classes:{(build / 'classpath').read_text().strip()}"
-
-    def write(*arguments: object) -> dict[str, str]:
-        command = [home / "bin/java", *OPENS, "-cp", classes, "WriteStore", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=build)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-
-    return write
 
 
 @pytest.mark.parametrize("layout", ["plain", "dledger"])
 def test_what_rocketmq_wrote_is_kept(
-    tmp_path: Path, write_store: Write, capsys: pytest.CaptureFixture[str], layout: str
+    tmp_path: Path, driver: Driver, capsys: pytest.CaptureFixture[str], layout: str
 ) -> None:
     """Each message has the queue offset that RocketMQ gave it, its body, tag, keys, times and host;
     delayed ones wait; the audit passes."""
     store = tmp_path / "store"
-    facts = write_store(layout, store, MESSAGES, FILE_BYTES, free_ports(1)[0].peer_port)
+    facts = driver("WriteStore", layout, store, MESSAGES, FILE_BYTES, free_ports(1)[0].peer_port)
     status = run(
         [
             "import",

@@ -8,14 +8,12 @@ and say so.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.compat.conftest import Driver
 from tests.compat.group_material import (
     BATCHES,
     DATA_BYTES,
@@ -28,42 +26,6 @@ from tests.compat.group_material import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
-PROJECT = Path(__file__).parent / "java"
-# The store releases its maps through classes that newer runtimes hide.
-OPENS = [
-    f"--add-opens=java.base/{package}=ALL-UNNAMED"
-    for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
-]
-Open = Callable[..., dict[str, str]]
-
-
-@pytest.fixture(scope="module")
-def open_store(tmp_path_factory: pytest.TempPathFactory) -> Open:
-    """Runs the driver: its facts by name."""
-    compiler = shutil.which("javac")
-    if shutil.which("mvn") is None or compiler is None:
-        pytest.skip("no Maven or no JDK here")
-    # Spark's tests name a Java of their own, which has no compiler.
-    home = Path(compiler).resolve().parents[1]
-    environment = {**os.environ, "JAVA_HOME": str(home)}
-    build = tmp_path_factory.mktemp("driver")
-    goals = [
-        "compile",
-        "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
-        f"-Dmdep.outputFile={build}/classpath",
-    ]
-    maven = ["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals]
-    done = subprocess.run(maven, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout[-2000:]
-    classes = f"{build}/classes:{(build / 'classpath').read_text().strip()}"
-
-    def run(*arguments: object) -> dict[str, str]:
-        command = [home / "bin/java", *OPENS, "-cp", classes, "OpenStore", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=build)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return dict(line.split("=", 1) for line in done.stdout.splitlines())
-
-    return run
 
 
 def content(root: Path) -> dict[str, str]:
@@ -105,7 +67,7 @@ def entries_digest(root: Path) -> str:
 @pytest.mark.parametrize("trimmed", [False, True])
 @pytest.mark.parametrize("clean", [True, False])
 def test_dledger_opens_our_log_and_leaves_it(
-    tmp_path: Path, open_store: Open, clean: bool, trimmed: bool
+    tmp_path: Path, driver: Driver, clean: bool, trimmed: bool
 ) -> None:
     """Begin, end, term, committed index and every entry are ours; not one byte of log or index is
     rewritten."""
@@ -116,7 +78,7 @@ def test_dledger_opens_our_log_and_leaves_it(
     writer.close(clean=clean)
     log = writer.store.log
     before, spare = content(tmp_path / "g1"), ahead(tmp_path / "g1", log.end_pos)
-    facts = open_store("dledger", tmp_path / "g1", "n1", DATA_BYTES, 32 * 64)
+    facts = driver("OpenStore", "dledger", tmp_path / "g1", "n1", DATA_BYTES, 32 * 64)
     assert (int(facts["begin"]), int(facts["end"]), int(facts["end_term"])) == (
         log.begin_index,
         log.end_index,
@@ -130,7 +92,7 @@ def test_dledger_opens_our_log_and_leaves_it(
     }
 
 
-def test_dledger_rebuilds_exactly_our_index(tmp_path: Path, open_store: Open) -> None:
+def test_dledger_rebuilds_exactly_our_index(tmp_path: Path, driver: Driver) -> None:
     """With our index files gone, the official recovery writes the very bytes that we had
     written."""
     writer = Writer(tmp_path / "g1", index_bytes=32 * 64)
@@ -139,7 +101,7 @@ def test_dledger_rebuilds_exactly_our_index(tmp_path: Path, open_store: Open) ->
     index = tmp_path / "g1/dledger-n1/index"
     before = {path.name: path.read_bytes() for path in index.iterdir() if any(path.read_bytes())}
     shutil.rmtree(index)
-    open_store("dledger", tmp_path / "g1", "n1", DATA_BYTES, 32 * 64)
+    driver("OpenStore", "dledger", tmp_path / "g1", "n1", DATA_BYTES, 32 * 64)
     assert {
         path.name: path.read_bytes() for path in index.iterdir() if any(path.read_bytes())
     } == before
@@ -147,7 +109,7 @@ def test_dledger_rebuilds_exactly_our_index(tmp_path: Path, open_store: Open) ->
 
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_rocketmq_reads_every_message_and_key(
-    tmp_path: Path, open_store: Open, trimmed: bool
+    tmp_path: Path, driver: Driver, trimmed: bool
 ) -> None:
     """The whole store of RocketMQ loads our directory: consume queues, bodies, key index and
     checkpoint say what we wrote, unchanged."""
@@ -160,7 +122,8 @@ def test_rocketmq_reads_every_message_and_key(
     queues = [f"{topic}/{queue}" for topic in TOPICS for queue in range(QUEUES)]
     keys = [(topic, key) for topic in TOPICS for key in ("shared", "k7", "U00070", "absent")]
     sizes = [DATA_BYTES, QUEUE_BYTES, SLOTS, UNITS]
-    facts = open_store(
+    facts = driver(
+        "OpenStore",
         "store",
         tmp_path / "g1",
         "n1",

@@ -3,9 +3,8 @@ HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -186,21 +185,12 @@ async def console(
         yield Browser(client, node, records)
 
 
-def browse(
-    use: Callable[[Browser], Awaitable[None]],
-    *,
-    limits: Limits | None = None,
-    topics: int = 2,
-    groups: int = 2,
-    **more: Any,
-) -> None:
-    """Run `use` with a browser of a console of a healthy cluster. `more`: further arguments of the
-    console."""
-
-    async def run(node: FakeNode) -> None:
-        async with console(node, limits, **more) as browser:
-            await use(browser)
-
+@asynccontextmanager
+async def browsing(
+    *, limits: Limits | None = None, topics: int = 2, groups: int = 2, **more: Any
+) -> AsyncIterator[Browser]:
+    """A browser of a console of a healthy cluster. `more`: further arguments of the console."""
     with fake_nodes() as (node,):
         script_cluster(node, topics, groups)
-        asyncio.run(run(node))
+        async with console(node, limits, **more) as browser:
+            yield browser

@@ -24,7 +24,7 @@ from ledgermq.client.console import auditing
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
-from tests.console.console_client import SCRIPT, Browser, browse, cluster_status
+from tests.console.console_client import SCRIPT, Browser, browsing, cluster_status
 from tests.console.test_console_guards import signed_in
 
 SECRET = "the secret of root"
@@ -112,7 +112,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
+async def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's keys are in its environment, and no other keys; the secret is nowhere else. What
@@ -120,7 +120,7 @@ def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
     for name in ("SECRET_KEY", "ACCESS_KEY", "TLS_CA", "CONTEXT"):
         monkeypatch.setenv(f"LEDGERMQ_{name}", "of the console")
 
-    async def use(browser: Browser) -> None:
+    async with signed_in(audit=judging(tmp_path)) as browser:
         assert "No audit has ended" in await browser.get("/audit")
         assert "The cluster keeps running." in await browser.get("/confirm/run-audit")
         assert browser.audits.running is None
@@ -159,14 +159,11 @@ def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
         )
         assert SECRET not in str(browser.records) + page + report
 
-    signed_in(use, audit=judging(tmp_path))
 
-
-def test_one_audit_runs_at_a_time(pipe: Path) -> None:
+async def test_one_audit_runs_at_a_time(pipe: Path) -> None:
     """A second request says who runs one, and since when. The process has a low priority, and its
     progress is shown."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in(audit=script(WAITS, PIPE=str(pipe))) as browser:
         await browser.post("/do/run-audit", csrf=await browser.token())
         about = await its_word(pipe)
         page = await browser.get("/audit")
@@ -190,14 +187,11 @@ def test_one_audit_runs_at_a_time(pipe: Path) -> None:
         assert "NO VERDICT" in page and "Run an audit" in page and "Report 1" not in page
         await browser.get("/verdict?number=1")
 
-    signed_in(use, audit=script(WAITS, PIPE=str(pipe)))
 
-
-def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> None:
+async def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> None:
     """The cluster decides; its refusal is shown and recorded. Verdicts of others are for those who
     could run an audit."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in(audit=judging(tmp_path)) as browser:
         await run_one(browser)
         refused = admin_status(int(Code.FORBIDDEN), "user alice needs admin on cluster *")
         browser.node.answers("ClusterStatus", pb.ClusterStatusResponse(status=refused))
@@ -209,13 +203,10 @@ def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> No
             page = await browser.get(path)
             assert "4711" not in page and "user alice needs admin" in page
 
-    signed_in(use, audit=judging(tmp_path))
 
-
-def test_a_right_that_is_taken_away_hides_the_verdicts(tmp_path: Path) -> None:
+async def test_a_right_that_is_taken_away_hides_the_verdicts(tmp_path: Path) -> None:
     """Also from one whose page still has the state of the cluster from before."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in(audit=judging(tmp_path)) as browser:
         await run_one(browser)
         assert "4711" in await browser.get("/audit")
         browser.node.answers(
@@ -230,17 +221,15 @@ def test_a_right_that_is_taken_away_hides_the_verdicts(tmp_path: Path) -> None:
         browser.session.watch.forget()
         assert "4711" in await browser.get("/verdict?number=1")
 
-    signed_in(use, audit=judging(tmp_path))
-
 
 @pytest.mark.parametrize("text", [WAITS, DEAF], ids=["interrupted", "killed"])
-def test_a_console_that_ends_leaves_no_process_and_no_directory(
+async def test_a_console_that_ends_leaves_no_process_and_no_directory(
     text: str, pipe: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that does not listen to the interrupt is killed."""
     monkeypatch.setattr(auditing, "ENDING_S", 60.0 if text == WAITS else 0.1)
 
-    async def use(browser: Browser) -> None:
+    async with browsing(audit=script(text, PIPE=str(pipe))) as browser:
         await browser.post("/do/run-audit", csrf=await browser.token())
         pid = (await its_word(pipe))["pid"]
         assert list(temporary.iterdir())
@@ -250,19 +239,14 @@ def test_a_console_that_ends_leaves_no_process_and_no_directory(
             "ended with the console"
         ]
 
-    browse(use, audit=script(text, PIPE=str(pipe)))
 
-
-def test_an_audit_that_takes_too_long_is_ended(temporary: Path) -> None:
+async def test_an_audit_that_takes_too_long_is_ended(temporary: Path) -> None:
     """It leaves nothing, and the page says why there is no verdict."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(audit=script("import signal\nsignal.pause()"), longest_s=0.2) as browser:
         await run_one(browser)
         page = await browser.get("/audit")
         assert "NO VERDICT" in page and "it took longer than 200 ms and was ended" in page
         assert not list(temporary.iterdir())
-
-    browse(use, audit=script("import signal\nsignal.pause()"), longest_s=0.2)
 
 
 @pytest.mark.parametrize(
@@ -280,10 +264,9 @@ def test_an_audit_that_takes_too_long_is_ended(temporary: Path) -> None:
     ],
     ids=["extra", "silent", "program"],
 )
-def test_an_audit_without_a_verdict_says_why(program: tuple[str, ...], shown: str) -> None:
+async def test_an_audit_without_a_verdict_says_why(program: tuple[str, ...], shown: str) -> None:
     """Such as the extra that is missing. The record has the reason, too."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(audit=program) as browser:
         await run_one(browser)
         page = await browser.get("/audit")
         assert '<strong class="verdict UNKNOWN">NO VERDICT</strong>' in page and shown in page
@@ -291,14 +274,11 @@ def test_an_audit_without_a_verdict_says_why(program: tuple[str, ...], shown: st
             shown
         )
 
-    browse(use, audit=program)
-
 
 @pytest.mark.parametrize(("verdict", "colour"), [*auditing.VERDICTS.items()])
-def test_a_verdict_is_a_word_and_a_colour(tmp_path: Path, verdict: str, colour: str) -> None:
+async def test_a_verdict_is_a_word_and_a_colour(tmp_path: Path, verdict: str, colour: str) -> None:
     """And a report shows a bounded number of findings."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(audit=judging(tmp_path, verdict, 201)) as browser:
         await run_one(browser)
         word = f'<strong class="verdict {colour}">{verdict}</strong>'
         assert word in await browser.get("/audit")
@@ -306,13 +286,10 @@ def test_a_verdict_is_a_word_and_a_colour(tmp_path: Path, verdict: str, colour: 
         assert word in report and f"The first {auditing.FINDINGS_SHOWN} of 201." in report
         assert report.count("1 to 9") == auditing.FINDINGS_SHOWN
 
-    browse(use, audit=judging(tmp_path, verdict, 201))
 
-
-def test_the_last_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, and a bounded number of them."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(audit=("false",)) as browser:
         for _ in range(auditing.KEPT + 1):
             await run_one(browser)
         assert [run.number for run in browser.audits.ended] == list(range(auditing.KEPT + 1, 1, -1))
@@ -321,5 +298,3 @@ def test_the_last_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             page.count("NO VERDICT") == auditing.KEPT
             and f"the last {auditing.KEPT} verdicts in memory" in page
         )
-
-    browse(use, audit=("false",))

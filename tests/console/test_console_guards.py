@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +31,16 @@ from ledgermq.client.console.sessions import (
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
-from tests.console.console_client import Browser, browse, cluster_status
+from tests.console.console_client import Browser, browsing, cluster_status
 
 
-def signed_in(use: Any, **options: Any) -> None:
-    """Run `use` after root has signed in to a cluster with authentication."""
-
-    async def run(browser: Browser) -> None:
+@asynccontextmanager
+async def signed_in(**options: Any) -> AsyncIterator[Browser]:
+    """Root has signed in to a cluster with authentication."""
+    async with browsing(**options) as browser:
         require_keys(browser)
         await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
-        await use(browser)
-
-    browse(run, **options)
+        yield browser
 
 
 def require_keys(browser: Browser) -> None:
@@ -63,11 +63,10 @@ def require_keys(browser: Browser) -> None:
     browser.node.answers("ClusterStatus", answer)
 
 
-def test_every_page_has_the_headers_and_nothing_inline() -> None:
+async def test_every_page_has_the_headers_and_nothing_inline() -> None:
     """No page has a script, a style or a handler of its own, and the policy forbids them and every
     other address."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         for path in (*PAGES, *(f"/form/{name}" for name in ACTIONS), "/sign-in"):
             answer = await browser.answer(path)
             policy = answer.headers["Content-Security-Policy"]
@@ -88,8 +87,6 @@ def test_every_page_has_the_headers_and_nothing_inline() -> None:
             ]
             assert not re.findall(r'(?:href|src|action)="(?!/|\?|#)', text), path
 
-    browse(use)
-
 
 def test_templates_escape_and_mark_nothing_as_safe() -> None:
     """Autoescape is on in every template, and none has a way around it."""
@@ -98,22 +95,18 @@ def test_templates_escape_and_mark_nothing_as_safe() -> None:
         assert not re.search(r"\|\s*safe|autoescape|Markup", path.read_text()), path.name
 
 
-def test_another_host_name_gets_nothing() -> None:
+async def test_another_host_name_gets_nothing() -> None:
     """A name of another site that resolves to this address is refused, before any session is
     made."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         assert "no name 'evil.example'" in await browser.get("/", 421, Host="evil.example")
         assert not browser.sessions._known and browser.calls() == 0
 
-    browse(use)
 
-
-def test_sign_in_and_out() -> None:
+async def test_sign_in_and_out() -> None:
     """Without keys every page leads to the sign-in; wrong keys are refused; the cookie is closed to
     scripts and other sites; after signing out nothing is left."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         require_keys(browser)
         for _ in range(5):
             await browser.get("/topics", 303)
@@ -137,13 +130,10 @@ def test_sign_in_and_out() -> None:
             "sign-out",
         ]
 
-    browse(use)
 
-
-def test_a_user_without_permissions_may_sign_in() -> None:
+async def test_a_user_without_permissions_may_sign_in() -> None:
     """The cluster knows the user; what it refuses is shown on the pages."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         refused = pb.ClusterStatusResponse(
             status=admin_status(int(Code.FORBIDDEN), "user alice has no admin permission")
         )
@@ -151,17 +141,15 @@ def test_a_user_without_permissions_may_sign_in() -> None:
         await browser.post("/sign-in", access_key="alice", secret_key="the secret of alice")
         assert "not loaded. user alice has no admin permission" in await browser.get("/")
 
-    browse(use)
 
-
-def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """After several failures within a minute no further keys of that user are tried for that
     address, and then one in six seconds; the user gets in from elsewhere, and another one from
     there."""
     where = ["192.0.2.1"]
     monkeypatch.setattr(web.Request, "remote", property(lambda _: where[0]))
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         require_keys(browser)
         browser.sessions._clock = lambda: 1000.0
         for _ in range(TRIES):
@@ -178,8 +166,6 @@ def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPa
         browser.sessions._clock = lambda: 1000.0 + TRIES_S / TRIES + 1
         await browser.post("/sign-in", 401, access_key="admin", secret_key="a guess")
         await browser.post("/sign-in", 429, access_key="admin", secret_key="a guess")
-
-    browse(use)
 
 
 def test_guesses_at_once_are_no_way_around_the_limit() -> None:
@@ -248,13 +234,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("head", "body"), HOSTILE)
-def test_what_no_browser_sends_is_refused_without_a_traceback(
+async def test_what_no_browser_sends_is_refused_without_a_traceback(
     head: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before and after a sign-in: the log holds the record of changes, which nobody else may
     fill."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in() as browser:
         for cookie in ("", f"Cookie: {COOKIE}={browser.session.id}\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", browser.client.port)
             size = "" if "chunked" in head else f"Content-Length: {len(body)}\r\n"
@@ -264,14 +249,12 @@ def test_what_no_browser_sends_is_refused_without_a_traceback(
             assert status in (400, 401, 403, 421), (status, head)
         assert not caplog.records
 
-    signed_in(use)
 
-
-def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger who sends the head of a form holds a task and a connection."""
     monkeypatch.setattr(application, "FORM_WITHIN_S", 0.05)
 
-    async def use(browser: Browser) -> None:
+    async with signed_in() as browser:
         reader, writer = await asyncio.open_connection("127.0.0.1", browser.client.port)
         writer.write(
             f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\nContent-Length:"
@@ -281,19 +264,16 @@ def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             assert (await reader.readline()).split()[1] == b"408"
         writer.close()
 
-    signed_in(use)
-
 
 @pytest.mark.parametrize(
     ("limits", "passed"),
     [(Limits(10, 1000), 11.0), (Limits(1000, 10), 11.0)],
     ids=["idle", "absolute"],
 )
-def test_sessions_end(limits: Limits, passed: float) -> None:
+async def test_sessions_end(limits: Limits, passed: float) -> None:
     """After either limit the session is gone, with its connection; what an open page asks for by
     itself does not keep it alive."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in(limits=limits) as browser:
         now = browser.session.used
         browser.sessions._clock = lambda: now + passed / 2
         assert await browser.get("/", 200, **{"HX-Request": "true"})
@@ -303,26 +283,20 @@ def test_sessions_end(limits: Limits, passed: float) -> None:
         await browser.get("/", 303)
         assert not browser.sessions._known
 
-    signed_in(use, limits=limits)
 
-
-def test_use_keeps_a_session_alive() -> None:
+async def test_use_keeps_a_session_alive() -> None:
     """A page that the user opened starts the idle time again."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in(limits=Limits(10, 1000)) as browser:
         now = browser.session.used
         for step in (6, 12, 18):
             browser.sessions._clock = lambda step=step: now + step
             await browser.get("/")
 
-    signed_in(use, limits=Limits(10, 1000))
 
-
-def test_csrf_is_refused() -> None:
+async def test_csrf_is_refused() -> None:
     """A form without the token, with that of another session, or from another site changes
     nothing."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         browser.node.answers("DeleteTopic", pb.DeleteTopicResponse(status=admin_status()))
         token = await browser.token()
         await browser.post("/do/delete-topic", 403, topic="orders")
@@ -343,13 +317,10 @@ def test_csrf_is_refused() -> None:
         assert "topic orders was deleted" in await browser.get("/topics")
         assert "topic orders was deleted" not in await browser.get("/topics")
 
-    browse(use)
 
-
-def test_a_forbidden_change_shows_the_refusal_and_is_recorded() -> None:
+async def test_a_forbidden_change_shows_the_refusal_and_is_recorded() -> None:
     """The cluster's own words reach the user, and the record says who tried what."""
-
-    async def use(browser: Browser) -> None:
+    async with signed_in() as browser:
         refused = admin_status(
             int(Code.FORBIDDEN), "user root has no permission admin:topic:orders"
         )
@@ -366,13 +337,10 @@ def test_a_forbidden_change_shows_the_refusal_and_is_recorded() -> None:
             "refused",
         )
 
-    signed_in(use)
 
-
-def test_no_secret_is_in_an_address_or_a_record() -> None:
+async def test_no_secret_is_in_an_address_or_a_record() -> None:
     """The secret of a new user is asked for only where it is confirmed."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         browser.node.answers(
             "CreateUser", pb.CreateUserResponse(status=admin_status(), user=pb.UserInfo(name="bob"))
         )
@@ -386,15 +354,12 @@ def test_no_secret_is_in_an_address_or_a_record() -> None:
             browser.records
         )
 
-    browse(use)
-
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_new_secret_is_shown_once_and_never_recorded(answered: bool) -> None:
+async def test_a_new_secret_is_shown_once_and_never_recorded(answered: bool) -> None:
     """Made by the console and shown by the next page alone; also if the outcome is unknown, because
     it may be in force."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         changed = pb.ChangeUserResponse(
             status=admin_status(), user=pb.UserInfo(name="bob", secrets=2)
         )
@@ -416,13 +381,10 @@ def test_a_new_secret_is_shown_once_and_never_recorded(answered: bool) -> None:
         assert secret not in await browser.get("/users") and secret not in str(browser.records)
         assert browser.records[-1]["outcome"] == ("done" if answered else "unknown")
 
-    browse(use)
 
-
-def test_the_former_secret_ends_when_it_is_confirmed() -> None:
+async def test_the_former_secret_ends_when_it_is_confirmed() -> None:
     """Only where there is one."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         users = [
             pb.UserInfo(name="bob", secrets=2),
             pb.UserInfo(name="eve", secrets=1),
@@ -439,13 +401,10 @@ def test_the_former_secret_ends_when_it_is_confirmed() -> None:
             pb.ChangeUserRequest(name="bob", end_former_secret=True)
         ]
 
-    browse(use)
 
-
-def test_values_are_checked_before_they_are_sent() -> None:
+async def test_values_are_checked_before_they_are_sent() -> None:
     """A missing value and a wrong choice lead back to the form with the reason."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         assert "a value is needed" in await browser.get("/confirm/delete-topic?topic=", 400)
         assert "not a choice" in await browser.get(
             "/confirm/create-topic?topic=t&kind=wrong&permission=rw", 400
@@ -460,5 +419,3 @@ def test_values_are_checked_before_they_are_sent() -> None:
             csrf=await browser.token(),
         )
         assert "is not a number" in page
-
-    browse(use)

@@ -26,7 +26,7 @@ from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import audit_pb2
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
-from tests.console.console_client import SCRIPT, Browser, browse, cluster_status
+from tests.console.console_client import SCRIPT, browsing, cluster_status
 
 ASSETS_MAX_BYTES = 250_000
 
@@ -46,10 +46,9 @@ def test_assets_are_the_ones_that_were_chosen() -> None:
         assert "://" not in path.read_text()
 
 
-def test_assets_are_served_with_their_types_and_kept() -> None:
+async def test_assets_are_served_with_their_types_and_kept() -> None:
     """Each has its type, and is not sent again to a browser that has it."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         for name in ("htmx.min.js", "console.css", "icon.svg"):
             answer = await browser.answer(f"/assets/{name}")
             assert answer.status == 200 and answer.content_type == TYPES[name[name.rindex(".") :]]
@@ -59,8 +58,6 @@ def test_assets_are_served_with_their_types_and_kept() -> None:
                 )
                 == ""
             )
-
-    browse(use)
 
 
 def peeked() -> pb.PeekedMessage:
@@ -76,7 +73,7 @@ def peeked() -> pb.PeekedMessage:
     return found
 
 
-def test_what_is_a_script_stays_text() -> None:
+async def test_what_is_a_script_stays_text() -> None:
     """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages,
     forms and notices."""
     answer = cluster_status()
@@ -84,7 +81,7 @@ def test_what_is_a_script_stays_text() -> None:
     answer.nodes.add(node=SCRIPT, up=False)
     answer.groups.add(group=SCRIPT)
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         node = browser.node
         node.answers("ClusterStatus", answer)
         node.answers("Peek", pb.PeekResponse(status=admin_status(), messages=[peeked()]))
@@ -125,14 +122,11 @@ def test_what_is_a_script_stays_text() -> None:
             page = await browser.get(path + SCRIPT)
             assert text in page and SCRIPT not in page, path
 
-    browse(use)
 
-
-def test_a_big_cluster_costs_few_calls_and_rows() -> None:
+async def test_a_big_cluster_costs_few_calls_and_rows() -> None:
     """1,000 topics and 300 consumer groups: a page asks for the state, the groups and the lag of a
     few, and shows a bounded part."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(topics=1000, groups=300) as browser:
         page = await browser.get("/")
         assert browser.calls() == 2 + LAGS_AT_ONCE and f"Asked {LAGS_AT_ONCE} of 300" in page
         page = await browser.get("/topics")
@@ -142,10 +136,8 @@ def test_a_big_cluster_costs_few_calls_and_rows() -> None:
         assert (await browser.get("/topics?search=t0999")).count("<tr>") == 2
         assert (await browser.get("/groups?start=200")).count("<tr>") == ROWS + 1
 
-    browse(use, topics=1000, groups=300)
 
-
-def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
+async def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
     """Memory and connections of each node, unknown where a node does not answer; of one node also
     its log and configuration."""
 
@@ -165,7 +157,7 @@ def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
         found.log.extend([line] if request.log_lines else [])
         return found
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         browser.node.answers("DescribeNode", described)
         page = await browser.get("/nodes")
         assert page.count("64.0 MiB") == 2 and "not counted" in page
@@ -174,14 +166,11 @@ def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
         assert "64.0 MiB" in page and "&#34;secret&#34;: &#34;********&#34;" in page
         assert SCRIPT not in page and html.escape(SCRIPT) in page
 
-    browse(use)
 
-
-def test_open_pages_share_the_calls() -> None:
+async def test_open_pages_share_the_calls() -> None:
     """However many pages are open, a round asks for each answer once; lags go around; without a
     page nothing is asked."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(groups=300) as browser:
         await asyncio.gather(*(browser.get("/") for _ in range(10)))
         first = browser.calls()
         watch: Watch = browser.session_watch
@@ -193,14 +182,11 @@ def test_open_pages_share_the_calls() -> None:
         (cell,) = [cell for key, cell in watch._cells.items() if key == "receivers"]
         assert len(cell.value.lags) == 2 * LAGS_AT_ONCE
 
-    browse(use, groups=300)
 
-
-def test_a_page_opened_again_is_new_although_others_are_open() -> None:
+async def test_a_page_opened_again_is_new_although_others_are_open() -> None:
     """What no page used for a while is asked for at once; what failed while it is asked for again
     is not waited for."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/users")
         watch: Watch = browser.session_watch
         now = watch._clock()
@@ -216,10 +202,8 @@ def test_a_page_opened_again_is_new_although_others_are_open() -> None:
             await browser.get("/users")
             assert len(browser.node.requests["ListUsers"]) == 2
 
-    browse(use)
 
-
-def test_a_page_shows_the_last_answers_and_asks_behind_them(
+async def test_a_page_shows_the_last_answers_and_asks_behind_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Answers that are not too old are shown with their age while the cluster is asked again; the
@@ -231,7 +215,7 @@ def test_a_page_shows_the_last_answers_and_asks_behind_them(
         assert held.wait(60)
         return cluster_status(topics=7)
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         watch: Watch = browser.session_watch
         now = watch._clock()
@@ -247,14 +231,11 @@ def test_a_page_shows_the_last_answers_and_asks_behind_them(
         page = await browser.get("/")
         assert "7 topics" in page and "As of" not in page
 
-    browse(use)
 
-
-def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
+async def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
     """An answer older than the bound is not shown while the cluster answers; a page that stays as
     it is shows only what is new."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         await browser.get("/rebalance")
         watch: Watch = browser.session_watch
@@ -267,14 +248,11 @@ def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None
         await browser.get("/rebalance")
         assert len(browser.node.requests["PlanRebalance"]) == 2
 
-    browse(use)
 
-
-def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
+async def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
     """No lag waits for another one of its round; after a change the lag of its consumer group is
     asked for in the next round."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing(groups=3 * LAGS_AT_ONCE) as browser:
         await browser.get("/")
         watch: Watch = browser.session_watch
         together, asked = asyncio.Barrier(LAGS_AT_ONCE), []
@@ -295,14 +273,11 @@ def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
             *(f"c{number:03}" for number in range(2 * LAGS_AT_ONCE, 3 * LAGS_AT_ONCE - 1)),
         ]
 
-    browse(use, groups=3 * LAGS_AT_ONCE)
 
-
-def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
+async def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
     """Neither one that is kept nor one that was under way, whether the change was confirmed or its
     outcome is unknown."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         node = browser.node
         token = await browser.token()
         await browser.get("/topics")
@@ -348,13 +323,10 @@ def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
         goes_on.set()
         assert (await page).value == "after the change"
 
-    browse(use)
 
-
-def test_listeners_start_and_end_the_polling_and_are_bounded() -> None:
+async def test_listeners_start_and_end_the_polling_and_are_bounded() -> None:
     """The first open page starts the one task; a user has at most so many open pages."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         watch: Watch = browser.session_watch
         with watch.listening():
@@ -365,13 +337,10 @@ def test_listeners_start_and_end_the_polling_and_are_bounded() -> None:
             watch._listeners.add(asyncio.Event())
         assert "too many open pages" in await browser.get("/events", 503)
 
-    browse(use)
 
-
-def test_events_announce_newer_answers() -> None:
+async def test_events_announce_newer_answers() -> None:
     """The stream begins with one event, and has another one after each round."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         async with browser.client.get("/events") as stream:
             assert stream.content_type == "text/event-stream"
@@ -379,31 +348,29 @@ def test_events_announce_newer_answers() -> None:
             await browser.session_watch.refresh()
             assert await stream.content.readuntil(b"\n\n") == b"event: newer\ndata:\n\n"
 
-    browse(use)
-
 
 def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -> None:
     """Leaving a page is no error, and its place is free again."""
 
-    async def use(browser: Browser) -> None:
-        await browser.get("/")
-        watch: Watch = browser.session_watch
-        async with browser.client.get("/events") as stream:
-            await stream.content.readuntil(b"\n\n")
-            stream.close()
-        while watch._listeners:
-            await watch.refresh()
-            await asyncio.sleep(0)
+    async def use() -> None:
+        async with browsing() as browser:
+            await browser.get("/")
+            watch: Watch = browser.session_watch
+            async with browser.client.get("/events") as stream:
+                await stream.content.readuntil(b"\n\n")
+                stream.close()
+            while watch._listeners:
+                await watch.refresh()
+                await asyncio.sleep(0)
 
-    browse(use)
+    asyncio.run(use())
     assert not caplog.records
 
 
-def test_the_last_data_stays_while_nobody_answers() -> None:
+async def test_the_last_data_stays_while_nobody_answers() -> None:
     """A page keeps what it had, says how old it is and why; without data it says what is missing.
     Other parts are not affected."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         browser.node.answers("ClusterStatus", grpc.StatusCode.UNAVAILABLE)
         watch: Watch = browser.session_watch
@@ -426,25 +393,19 @@ def test_the_last_data_stays_while_nobody_answers() -> None:
         await watch._ask(cell)
         assert "shown as it was" not in await browser.get("/")
 
-    browse(use)
 
-
-def test_a_part_is_all_that_an_update_gets() -> None:
+async def test_a_part_is_all_that_an_update_gets() -> None:
     """A request of an open page gets the part that changes, without the frame."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         await browser.get("/")
         for path in PAGES:
             part = await browser.get(path, **{"HX-Request": "true"})
             assert "<html" not in part and "<nav" not in part
 
-    browse(use)
 
-
-def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
+async def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
     """A resend names the letters of the group that were chosen, and shows what became of them."""
-
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         letter = pb.DeadLetter(message=peeked(), state="waiting")
         browser.node.answers(
             "ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter])
@@ -467,16 +428,16 @@ def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
         lines = (await browser.get("/dead-letters/export?group=billing")).splitlines()
         assert [json.loads(line)["message"]["message_id"] for line in lines] == ["id-1"]
 
-    browse(use)
 
-
-def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_is_continued_and_aborted_from_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What takes longer than a browser waits stays under way; the page of the broker group
     continues or aborts it; the record has it."""
     monkeypatch.setattr(actions, "MOVE_WAIT_S", 0.0)
     entry = pb.BrokerGroupEntry(broker_group="g1", replicas=["n1", "n2", "n3"], preferred="n2")
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         node = browser.node
         listed = pb.ListBrokerGroupsResponse(status=admin_status(), groups=[entry])
         node.answers("ListBrokerGroups", listed)
@@ -519,10 +480,8 @@ def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.Monke
             "what": "abort",
         }
 
-    browse(use)
 
-
-def test_the_plan_is_taken_step_by_step() -> None:
+async def test_the_plan_is_taken_step_by_step() -> None:
     """The first step of what the cluster plans now; a step of an older plan is refused, and nothing
     is changed."""
     leader = pb.RebalanceStep(
@@ -532,7 +491,7 @@ def test_the_plan_is_taken_step_by_step() -> None:
         kind="add-queues", broker_group="g2", topic=pb.Name(name="orders"), queues=8, reason="few"
     )
 
-    async def use(browser: Browser) -> None:
+    async with browsing() as browser:
         node = browser.node
         node.answers(
             "PlanRebalance",
@@ -562,8 +521,6 @@ def test_the_plan_is_taken_step_by_step() -> None:
             "/do/rebalance", 409, step="let n3 lead g1 instead of n1", csrf=token
         )
         assert "not a step of the plan any more" in page and len(node.requests["PreferLeader"]) == 1
-
-    browse(use)
 
 
 def described(node: str, end: int, *files: tuple[int, str, str], begin: int = 0) -> Described:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.quorum import Timing
@@ -118,3 +120,22 @@ class Cluster:
         nodes = {name: {"peer": address} for name, address in self.addresses.items()}
         groups = {"g1": list(self.addresses), "g2": list(self.addresses)}
         await next(iter(self.running.values())).announce(nodes, groups, timeout=20)
+
+
+@asynccontextmanager
+async def running_cluster(
+    root: Path, nodes: int = 3, *, workers: int = 1, described: bool = True, **settings: Any
+) -> AsyncIterator[Cluster]:
+    """A started cluster, in which every node has this many workers."""
+    cluster = Cluster(root, nodes, **settings)
+    for node in cluster.first:
+        for number in range(2, workers + 1):
+            cluster.add_node(f"{node}.{number}")
+    try:
+        await cluster.start()
+        await cluster.leader()
+        if described:
+            await cluster.describe()
+        yield cluster
+    finally:
+        await cluster.stop()

@@ -3,36 +3,13 @@ has more votes than one."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
-from tests.controller.controller_cluster import Cluster
-
-
-def run(
-    root: Path, nodes: int, workers: int, body: Callable[[Cluster], Coroutine[Any, Any, None]]
-) -> None:
-    """Run `body` with a quorum in which every node has this many workers."""
-
-    async def main() -> None:
-        cluster = Cluster(root, nodes)
-        for node in cluster.first:
-            for number in range(2, workers + 1):
-                cluster.add_node(f"{node}.{number}")
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
+from tests.controller.controller_cluster import running_cluster
 
 
-def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 3, workers=3, described=False) as cluster:
         await cluster.describe()
         for name, controller in cluster.running.items():
             await cluster.until(lambda c=controller: bool(c.state.broker_groups))  # type: ignore[misc]
@@ -41,13 +18,11 @@ def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> No
         await cluster.running["n3.3"].barrier(20)
         assert ("", "orders") in cluster.running["n3.3"].state.topics
 
-    run(tmp_path, 3, 3, body)
 
-
-def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(
+async def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(
     tmp_path: Path,
 ) -> None:
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, 3, workers=2, described=False) as cluster:
         await cluster.stop(["n3", "n3.2"])
         await cluster.describe()
         await cluster.stop(["n2"])
@@ -57,11 +32,11 @@ def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_no
         await cluster.until(lambda: cluster.running["n1.2"].health.ready)
         await cluster.running["n2.2"].create_topic("", "orders", timeout=20)
 
-    run(tmp_path, 3, 2, body)
 
-
-def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, 1, workers=2, described=False) as cluster:
         await cluster.describe()
         await cluster.stop(["n1.2"])
         for number in range(20):
@@ -74,11 +49,9 @@ def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(tmp_p
         await cluster.running["n1"].barrier(20)
         assert ("", "last") in cluster.running["n1"].state.topics
 
-    run(tmp_path, 1, 2, body)
 
-
-def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 1, workers=1, described=False) as cluster:
         await cluster.describe()
         quorum = cluster.running["n1"]._quorum
         assert quorum is not None
@@ -90,5 +63,3 @@ def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path
         await cluster.start(["n1.2"])
         await cluster.until(lambda: ("", "after") in cluster.running["n1.2"].state.topics)
         assert cluster.running["n1.2"].health.voters == ("n1",)
-
-    run(tmp_path, 1, 1, body)

@@ -3,10 +3,7 @@ command, and does not count for the quorum."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,21 +11,7 @@ from ledgermq.node.controller.beginning_anew import begin_alone, votes_of
 from ledgermq.node.controller.controller import Controller
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import Cluster
-
-
-def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        cluster = Cluster(root, 3)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
+from tests.controller.controller_cluster import Cluster, running_cluster
 
 
 async def listener(cluster: Cluster, name: str) -> Controller:
@@ -44,11 +27,12 @@ async def listener(cluster: Cluster, name: str) -> Controller:
 
 
 @pytest.mark.parametrize("name", ["a0", "n4"])
-def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, name: str) -> None:
+async def test_a_listener_hears_everything_and_may_ask_for_anything(
+    tmp_path: Path, name: str
+) -> None:
     """Whatever its name: among voters the order of names decides which node dials; a listener dials
     all voters."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
         fourth = await listener(cluster, name)
         await fourth.barrier(timeout=20)
@@ -67,13 +51,10 @@ def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, na
         await again.barrier(timeout=20)
         assert ("", "under-another-leader") in again.state.topics
 
-    run(tmp_path, body)
 
-
-def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
+async def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
     """One voter of three and two listeners decide nothing, and a listener never leads."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         listening = [await listener(cluster, name) for name in ("n4", "n5")]
         await cluster.stop(["n1", "n2"])
         await cluster.until(lambda: not cluster.running["n3"].health.has_quorum)
@@ -83,13 +64,10 @@ def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
             controller.health.leader not in ("n4", "n5") for controller in cluster.running.values()
         )
 
-    run(tmp_path, body)
 
-
-def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
+async def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
     """It greets anew by its name once it has a vote, and counts from then on."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         fourth = await listener(cluster, "n4")
         for controller in cluster.running.values():
             controller.move(cluster.places)
@@ -98,14 +76,11 @@ def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
         await cluster.stop(["n1"])
         await fourth.create_topic("", "with-its-vote", timeout=20)
 
-    run(tmp_path, body)
 
-
-def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
+async def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
     """Its journal continues with itself as the only voter: its state is kept, it can decide, and it
     refuses the lost voters."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
         fourth = await listener(cluster, "n4")
         await cluster.until(lambda: ("", "before") in fourth.state.topics)
@@ -128,5 +103,3 @@ def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> 
         assert ("", "elsewhere") not in alone.state.topics and ("", "after") not in cluster.running[
             "n1"
         ].state.topics
-
-    run(tmp_path, body)

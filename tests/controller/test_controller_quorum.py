@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,35 +26,13 @@ from ledgermq.proto.types import Permission, TopicKind
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import FAST, Cluster
-
-
-def with_cluster(
-    root: Path,
-    body: Callable[[Cluster], Coroutine[Any, Any, None]],
-    nodes: int = 3,
-    **settings: Any,
-) -> None:
-    """Run `body` on a started and described cluster."""
-
-    async def run() -> None:
-        cluster = Cluster(root, nodes, **settings)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+from tests.controller.controller_cluster import FAST, Cluster, running_cluster
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: int) -> None:
+async def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: int) -> None:
     """Create, update, delete through each node; a barrier on any other node then sees it."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes) as cluster:
         for name, controller in cluster.running.items():
             topic, created = await controller.create_topic(
                 "", f"t-{name}", TopicKind.FIFO, 5, timeout=20
@@ -78,16 +55,13 @@ def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: in
                 await controller.delete_topic("", f"t-{name}", timeout=20)
         assert not controller.state.topics and not controller.state.groups
 
-    with_cluster(tmp_path, body, nodes)
 
-
-def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(
+async def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(
     tmp_path: Path,
 ) -> None:
     """A command that is already in a journal keeps its outcome: such a group can be changed and
     deleted."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         controller = cluster.running["n1"]
         with pytest.raises(LedgerError) as refused:
             await controller.create_group("", "%DLQ%zz")
@@ -97,14 +71,11 @@ def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(
         )
         assert outcome.changed and (await controller.delete_group("", "%DLQ%zz")).name == "%DLQ%zz"
 
-    with_cluster(tmp_path, body, nodes=1)
 
-
-def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
+async def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
     """Other settings: Conflict; illegal name: BadRequest with the naming code; unknown: NotFound;
     oversized: BadRequest."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         controller = cluster.running["n1"]
         await controller.create_topic("", "t", timeout=20)
         with pytest.raises(Conflict, match="other settings"):
@@ -117,14 +88,11 @@ def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="limit"):
             await controller.create_topic("", "x" * 40_000, timeout=20)
 
-    with_cluster(tmp_path, body, nodes=1)
 
-
-def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
+async def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
     """After every node was stopped, each comes back with everything that was answered, even before
     a leader is found."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         for index in range(5):
             await cluster.running["n1"].create_topic("", f"t{index}", timeout=20)
         for controller in cluster.running.values():
@@ -138,14 +106,11 @@ def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
                 await controller.barrier(timeout=20)
                 assert controller.state.topics == before
 
-    with_cluster(tmp_path, body)
 
-
-def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
+async def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
     """Another node leads, takes commands, and brings the old leader up to date when it returns;
     below a majority nothing is changed."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         for round_ in range(2):
             leader = await cluster.leader()
             await cluster.stop([leader])
@@ -167,14 +132,13 @@ def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
             await survivor.barrier(timeout=0.1)
         assert not survivor.health.ready and len(survivor.state.topics) == 2
 
-    with_cluster(tmp_path, body)
 
-
-def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
+async def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
     """While a node is away the others compact their journals; it gets the snapshot, and all restart
     from theirs."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(
+        tmp_path, timing=replace(FAST, compact_entries=8, compact_again_s=0.0)
+    ) as cluster:
         away = await cluster.leader()
         await cluster.stop([away])
         controller = next(iter(cluster.running.values()))
@@ -196,13 +160,12 @@ def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
             # What was answered before the snapshot is still known after it.
             assert each.state.answered
 
-    with_cluster(tmp_path, body, timing=replace(FAST, compact_entries=8, compact_again_s=0.0))
 
-
-def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
+async def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
     """The library would log it and start with half a state."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(
+        tmp_path, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0)
+    ) as cluster:
         for index in range(12):
             await cluster.running["n1"].create_topic("", f"t{index}", timeout=20)
         path = tmp_path / "n1" / "controller" / "snapshot"
@@ -217,16 +180,11 @@ def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
         with pytest.raises(Damaged, match="checksum"):
             quorum._SyncObj__loadDumpFile(True)
 
-    with_cluster(
-        tmp_path, body, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0)
-    )
 
-
-def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
+async def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
     """Callbacks run on the event loop with ever newer states, on all nodes, also for changes made
     elsewhere."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         loop = asyncio.get_running_loop()
         seen: list[int] = []
         done = asyncio.Event()
@@ -242,14 +200,11 @@ def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
         await done.wait()
         assert seen == sorted(set(seen))
 
-    with_cluster(tmp_path, body)
 
-
-def test_waiting_barriers_share_a_round(tmp_path: Path) -> None:
+async def test_waiting_barriers_share_a_round(tmp_path: Path) -> None:
     """A hundred callers cost a few log entries, and none of them joins a round that began before
     its call."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         controller = cluster.running["n1"]
         before = controller.health.applied_index
         await asyncio.gather(*(controller.barrier(timeout=20) for _ in range(100)))
@@ -257,13 +212,10 @@ def test_waiting_barriers_share_a_round(tmp_path: Path) -> None:
         assert controller._quorum is not None
         assert controller._quorum.raftLastApplied - before <= 6
 
-    with_cluster(tmp_path, body, nodes=1)
 
-
-def test_a_repeated_submission_makes_one_topic(tmp_path: Path) -> None:
+async def test_a_repeated_submission_makes_one_topic(tmp_path: Path) -> None:
     """The same request id through two nodes is carried out once and answered twice alike."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         settings = {"ns": "", "name": "t", "kind": "normal", "queues": 8, "permission": "rw"}
         answers = []
         for name in ("n1", "n2"):
@@ -273,31 +225,22 @@ def test_a_repeated_submission_makes_one_topic(tmp_path: Path) -> None:
             answers.append(outcome)
         assert answers[0] == answers[1] and answers[0] is not None and answers[0].changed
 
-    with_cluster(tmp_path, body)
 
-
-def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
     """The second controller on an address does not start and says why (exit 72)."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         config = replace(cluster.config("n1"), directory=str(tmp_path / "second"))
         with pytest.raises(FatalError, match="choose another controller_port") as caught:
             await Controller(config).start()
         assert caught.value.exit_code == 72
 
-    with_cluster(tmp_path, body, nodes=1)
 
-
-def test_a_listen_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_listen_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     """A host that cannot be resolved is a configuration error, not a traceback."""
-
-    async def run() -> None:
-        cluster = Cluster(tmp_path, 1)
-        with pytest.raises(FatalError, match="listen_host") as caught:
-            await Controller(replace(cluster.config("n1"), listen="no such host:1")).start()
-        assert caught.value.exit_code == 64
-
-    asyncio.run(run())
+    cluster = Cluster(tmp_path, 1)
+    with pytest.raises(FatalError, match="listen_host") as caught:
+        await Controller(replace(cluster.config("n1"), listen="no such host:1")).start()
+    assert caught.value.exit_code == 64
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,42 +373,38 @@ def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"request_vote", "response_vote", "append_entries"} <= early
 
 
-def test_a_failed_sync_ends_the_controller_and_is_told(
+async def test_a_failed_sync_ends_the_controller_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node gets exit code 73 and one message, and no traceback is logged; calls fail with the
     reason; nothing was promised."""
-
-    async def run() -> None:
-        cluster = Cluster(tmp_path, 1, disk=DurableView)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            controller = cluster.running["n1"]
-            told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
-            controller.on_failure(told.set_result)
-            assert isinstance(controller._disk, DurableView)
-            controller._disk.failing = True
-            with pytest.raises(LedgerError, match="has stopped"):
-                await controller.create_topic("", "t", timeout=0.5)
-            async with asyncio.timeout(20):
-                fatal = await told
-            assert (
-                fatal.exit_code == 73
-                and fatal.__cause__ is None
-                and fatal.what.endswith("cannot be written (Input/output error)")
-            )
-            assert fatal.remedy == "check the disk, then start the node again"
-            assert [record.getMessage() for record in caplog.records if record.exc_info] == []
-            assert not controller.health.ready and "Input/output error" in (
-                controller.health.failed or ""
-            )
-            assert ("", "t") not in controller.state.topics
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    cluster = Cluster(tmp_path, 1, disk=DurableView)
+    try:
+        await cluster.start()
+        await cluster.leader()
+        await cluster.describe()
+        controller = cluster.running["n1"]
+        told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
+        controller.on_failure(told.set_result)
+        assert isinstance(controller._disk, DurableView)
+        controller._disk.failing = True
+        with pytest.raises(LedgerError, match="has stopped"):
+            await controller.create_topic("", "t", timeout=0.5)
+        async with asyncio.timeout(20):
+            fatal = await told
+        assert (
+            fatal.exit_code == 73
+            and fatal.__cause__ is None
+            and fatal.what.endswith("cannot be written (Input/output error)")
+        )
+        assert fatal.remedy == "check the disk, then start the node again"
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+        assert not controller.health.ready and "Input/output error" in (
+            controller.health.failed or ""
+        )
+        assert ("", "t") not in controller.state.topics
+    finally:
+        await cluster.stop()
 
 
 @pytest.mark.parametrize(
@@ -478,40 +417,33 @@ def test_a_failed_sync_ends_the_controller_and_is_told(
         (ValueError("x"), 70, True),
     ],
 )
-def test_what_ends_the_controller_is_told_apart(
+async def test_what_ends_the_controller_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int, traced: bool
 ) -> None:
     """What happens to files has a status and no trace; anything else is a bug, and its trace goes
     with it."""
+    cluster = Cluster(tmp_path, 1)
+    try:
+        await cluster.start()
+        controller = cluster.running["n1"]
+        told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
+        controller.on_failure(told.set_result)
 
-    async def run() -> None:
-        cluster = Cluster(tmp_path, 1)
-        try:
-            await cluster.start()
-            controller = cluster.running["n1"]
-            told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
-            controller.on_failure(told.set_result)
+        def fail(quorum: Quorum) -> None:
+            raise error
 
-            def fail(quorum: Quorum) -> None:
-                raise error
-
-            monkeypatch.setattr(Quorum, "tick", fail)
-            async with asyncio.timeout(20):
-                fatal = await told
-            assert (fatal.exit_code, fatal.__cause__ is error) == (exit_code, traced)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+        monkeypatch.setattr(Quorum, "tick", fail)
+        async with asyncio.timeout(20):
+            fatal = await told
+        assert (fatal.exit_code, fatal.__cause__ is error) == (exit_code, traced)
+    finally:
+        await cluster.stop()
 
 
-def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
+async def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
     """What a quorum leaves on disk is framed JSON, whose commands are JSON."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         await cluster.running["n1"].create_topic("", "t", timeout=20)
-
-    with_cluster(tmp_path, body, nodes=1)
     path = tmp_path / "n1" / "controller" / NAME
     kept = Kept()
     for changes in scan(path.read_bytes(), str(path)):
@@ -526,7 +458,9 @@ def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
     ]
 
 
-def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(tmp_path: Path) -> None:
+async def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(
+    tmp_path: Path,
+) -> None:
     """However short his patience; another one's barrier, in the same round, is as patient as it
     was."""
 
@@ -541,7 +475,7 @@ def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(tmp_path:
         async def Change(self, request: Any, context: Any) -> None:
             await self.controller.create_topic("", "never")
 
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.stop(["n2", "n3"])
         alone = cluster.running["n1"]
         await cluster.until(lambda: not alone.health.has_quorum)
@@ -552,5 +486,3 @@ def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(tmp_path:
                     await method(None, SimpleNamespace(time_remaining=lambda: 0.5))
         await cluster.start(["n2"])
         await patient
-
-    with_cluster(tmp_path, body)

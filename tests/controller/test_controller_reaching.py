@@ -61,24 +61,20 @@ class Elsewhere(Cluster):
 
 
 @pytest.mark.parametrize("place", [silent, deaf])
-def test_a_place_that_does_not_greet_is_given_up_for_the_next(
+async def test_a_place_that_does_not_greet_is_given_up_for_the_next(
     tmp_path: Path, place: Callable[[], Any]
 ) -> None:
     """Whether it takes connections or not."""
-
-    async def run() -> None:
-        cluster = Elsewhere(tmp_path)
-        with place() as cluster.former:
-            try:
-                await cluster.start()
-                await cluster.until(
-                    lambda: all(controller.health.ready for controller in cluster.running.values()),
-                    SECONDS,
-                )
-            finally:
-                await cluster.stop()
-
-    asyncio.run(run())
+    cluster = Elsewhere(tmp_path)
+    with place() as cluster.former:
+        try:
+            await cluster.start()
+            await cluster.until(
+                lambda: all(controller.health.ready for controller in cluster.running.values()),
+                SECONDS,
+            )
+        finally:
+            await cluster.stop()
 
 
 class OverIpv6(Cluster):
@@ -96,25 +92,21 @@ class OverIpv6(Cluster):
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
-def test_a_quorum_over_ipv6(tmp_path: Path) -> None:
+async def test_a_quorum_over_ipv6(tmp_path: Path) -> None:
     """Brackets in the places and none in the sockets; `::` takes IPv4 too. A place that is none
     costs an attempt, and not the thread."""
-
-    async def run() -> None:
-        cluster = OverIpv6(tmp_path)
-        try:
-            await cluster.start()
-            await cluster.until(
-                lambda: all(controller.health.ready for controller in cluster.running.values()),
-                SECONDS,
-            )
-            socket.create_connection(
-                ("127.0.0.1", int(cluster.addresses["n1"].rpartition(":")[2])), SECONDS
-            ).close()
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    cluster = OverIpv6(tmp_path)
+    try:
+        await cluster.start()
+        await cluster.until(
+            lambda: all(controller.health.ready for controller in cluster.running.values()),
+            SECONDS,
+        )
+        socket.create_connection(
+            ("127.0.0.1", int(cluster.addresses["n1"].rpartition(":")[2])), SECONDS
+        ).close()
+    finally:
+        await cluster.stop()
 
 
 class Line:
@@ -158,71 +150,63 @@ class Line:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: Path) -> None:
+async def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: Path) -> None:
     """They have nothing to say to each other until their leader is gone; they notice before, and
     the dialler goes to the new place."""
+    cluster = Cluster(tmp_path)
+    lines: list[Line] = []
+    try:
+        await cluster.start()
+        quiet, dials = sorted(set(cluster.running) - {await cluster.leader()})
+        await cluster.stop([dials])
+        lines.append(Line(cluster.addresses[quiet]))
+        before = cluster.config(dials)
+        detour = {**before.addresses, quiet: (await lines[0].start(),)}
+        cluster.config = lambda name, secret=SECRET: replace(before, addresses=detour)  # type: ignore[method-assign]
+        await cluster.start([dials])
+        ends = {quiet: dials, dials: quiet}
 
-    async def run() -> None:
-        cluster = Cluster(tmp_path)
-        lines: list[Line] = []
-        try:
-            await cluster.start()
-            quiet, dials = sorted(set(cluster.running) - {await cluster.leader()})
-            await cluster.stop([dials])
-            lines.append(Line(cluster.addresses[quiet]))
-            before = cluster.config(dials)
-            detour = {**before.addresses, quiet: (await lines[0].start(),)}
-            cluster.config = lambda name, secret=SECRET: replace(before, addresses=detour)  # type: ignore[method-assign]
-            await cluster.start([dials])
-            ends = {quiet: dials, dials: quiet}
+        def reached(yes: bool) -> bool:
+            return all(
+                (other in cluster.running[node].health.reached) == yes
+                for node, other in ends.items()
+            )
 
-            def reached(yes: bool) -> bool:
-                return all(
-                    (other in cluster.running[node].health.reached) == yes
-                    for node, other in ends.items()
-                )
-
-            await cluster.until(lambda: reached(True), SECONDS)
-            lines[0].cut()
-            await cluster.until(lambda: reached(False), SECONDS)
-            cluster.running[dials].move(before.addresses)
-            await cluster.until(lambda: reached(True), SECONDS)
-        finally:
-            await cluster.stop()
-            for line in lines:
-                await line.stop()
-
-    asyncio.run(run())
+        await cluster.until(lambda: reached(True), SECONDS)
+        lines[0].cut()
+        await cluster.until(lambda: reached(False), SECONDS)
+        cluster.running[dials].move(before.addresses)
+        await cluster.until(lambda: reached(True), SECONDS)
+    finally:
+        await cluster.stop()
+        for line in lines:
+            await line.stop()
 
 
-def test_a_line_without_news_is_kept(tmp_path: Path) -> None:
+async def test_a_line_without_news_is_kept(tmp_path: Path) -> None:
     """Between two nodes that do not lead: their first vote uses the existing connection, however
     long it was idle."""
+    cluster = Cluster(tmp_path)
+    try:
+        await cluster.start()
+        first = await cluster.leader()
+        quiet, dials = sorted(set(cluster.running) - {first})
+        transport: Any = cluster.running[dials]._quorum._SyncObj__transport  # type: ignore[union-attr]
+        (line,) = [conn for node, conn in transport._connections.items() if node.id == quiet]
+        heard: list[float] = []
 
-    async def run() -> None:
-        cluster = Cluster(tmp_path)
-        try:
-            await cluster.start()
-            first = await cluster.leader()
-            quiet, dials = sorted(set(cluster.running) - {first})
-            transport: Any = cluster.running[dials]._quorum._SyncObj__transport  # type: ignore[union-attr]
-            (line,) = [conn for node, conn in transport._connections.items() if node.id == quiet]
-            heard: list[float] = []
+        def noted() -> bool:
+            heard.append(line._TcpConnection__lastReadTime)
+            return heard[-1] > heard[0] + 2 * cluster.timing.silent_s
 
-            def noted() -> bool:
-                heard.append(line._TcpConnection__lastReadTime)
-                return heard[-1] > heard[0] + 2 * cluster.timing.silent_s
-
-            # What is read on it is what keeps it.
-            await cluster.until(noted, SECONDS)
-            fileno = line.fileno()
-            await cluster.stop([first])
-            await cluster.leader()
-            assert line.fileno() == fileno
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+        # What is read on it is what keeps it.
+        await cluster.until(noted, SECONDS)
+        fileno = line.fileno()
+        await cluster.stop([first])
+        await cluster.leader()
+        assert line.fileno() == fileno
+    finally:
+        await cluster.stop()
 
 
 class Names:

@@ -6,10 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,29 +20,10 @@ from ledgermq.node.controller.quorum import Place, Quorum
 from ledgermq.node.controller.state import State, export
 from ledgermq.proto.status import Conflict, LedgerError
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports
+from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports, running_cluster
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 groups_of = st.sets(st.sampled_from(NAMES), min_size=1)
-
-
-def run(
-    root: Path,
-    body: Callable[[Cluster], Coroutine[Any, Any, None]],
-    nodes: int = 3,
-    **settings: Any,
-) -> None:
-    async def main() -> None:
-        cluster = Cluster(root, nodes, **settings)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
 
 
 async def changed(
@@ -113,11 +92,10 @@ def test_an_entry_about_members_that_this_version_does_not_know_is_no_entry_to_s
 # -- real quorums
 
 
-def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
+async def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
     """The fourth node gets the whole state and votes; with it and two of the old ones the quorum
     continues; restarts keep this."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
         fourth = await joined(cluster, "n4")
         await fourth.barrier(timeout=20)
@@ -137,13 +115,10 @@ def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
                 and ("", "after") in controller.state.topics
             )
 
-    run(tmp_path, body)
 
-
-def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) -> None:
+async def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) -> None:
     """It does not know the voters: it never becomes a candidate, and the others ignore it."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         cluster.add_node("n4")
         await cluster.start(["n4"])
         # Time for elections that must not be held: nothing could announce their absence.
@@ -152,14 +127,13 @@ def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) ->
         assert (health.leader, health.term, health.voters) == (None, 0, ())
         assert cluster.running["n1"].health.voters == ("n1", "n2", "n3")
 
-    run(tmp_path, body)
 
-
-def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
+async def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
     """The entries that named them are gone; the snapshot names them, also to a node that gets it
     instead of the log."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(
+        tmp_path, timing=replace(FAST, compact_entries=20, compact_again_s=0.1)
+    ) as cluster:
         await asyncio.gather(
             *(
                 cluster.running["n1"].create_topic("", f"a{index}", timeout=20)
@@ -186,16 +160,13 @@ def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
         await cluster.leader()
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n4", "n5")}
 
-    run(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
 
-
-def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
+async def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
     tmp_path: Path,
 ) -> None:
     """Whether a leader or another node is removed: the rest continues, and its elections reach no
     node."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         leader = await cluster.leader()
         rest = await changed(cluster, leader, present=False)
         assert leader not in rest and len(rest) == 2
@@ -209,13 +180,10 @@ def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_h
         await others[0].create_topic("", "still", timeout=20)
         assert max(c.health.term for c in others) == term, "no election on its account"
 
-    run(tmp_path, body)
 
-
-def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
     """With one of three down, the other two are both needed; the one that is down may go."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.stop(["n3"])
         await cluster.until(lambda: cluster.running["n1"].health.reached == {"n1", "n2"})
         await cluster.until(lambda: cluster.running["n1"].health.has_quorum)
@@ -225,14 +193,11 @@ def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -
             await changed(cluster, "n2", present=False, by="n1")
         assert await changed(cluster, "n3", present=False) == ("n1", "n2")
 
-    run(tmp_path, body)
 
-
-def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
+async def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
     """A partitioned leader appends a change; the log of a new leader replaces it, and all nodes
     have the old voters."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         leader = await cluster.leader()
         others = [name for name in cluster.running if name != leader]
         cut = voters.encode(("n1", "n2", "n3", "n9"))
@@ -248,8 +213,6 @@ def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path
         await cluster.running[leader].barrier(timeout=20)
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n3")}
 
-    run(tmp_path, body)
-
 
 def _append(directory: Path, command: bytes) -> None:
     journal = Journal(RealDisk(), str(directory), snapshot=None, file_bytes=1 << 16)
@@ -259,11 +222,10 @@ def _append(directory: Path, command: bytes) -> None:
     journal._destroy()
 
 
-def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
+async def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
     """Votes belong to names: with another address it is the same voter, and the others reach it as
     soon as they know the address."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path) as cluster:
         await cluster.stop(["n1"])
         cluster.addresses = {**cluster.addresses, "n1": f"127.0.0.1:{free_ports(1)[0]}"}
         await cluster.start(["n1"])
@@ -274,21 +236,16 @@ def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
         await cluster.running["n3"].create_topic("", "moved", timeout=20)
         assert cluster.running["n3"].health.voters == ("n1", "n2", "n3")
 
-    run(tmp_path, body)
 
-
-def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
+async def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
     """The only node waits for the second once it has let it in; the last voter cannot be
     removed."""
-
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
         await joined(cluster, "n2")
         await cluster.running["n1"].create_topic("", "two", timeout=20)
         assert await changed(cluster, "n2", present=False, by="n1") == ("n1",)
         with pytest.raises(LedgerError):
             await cluster.running["n1"].set_voter("n1", present=False, timeout=2)
-
-    run(tmp_path, body, nodes=1)
 
 
 def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_left(

@@ -25,7 +25,7 @@ from ledgermq.node.controller import wire
 from ledgermq.node.controller.controller import quorum_secret
 from ledgermq.node.controller.quorum import Quorum
 from ledgermq.node.controller.wire import JsonCodec, QuorumTransport
-from tests.controller.controller_cluster import SECRET, Cluster
+from tests.controller.controller_cluster import SECRET, Cluster, running_cluster
 
 
 class Bomb:
@@ -67,14 +67,7 @@ def transport(cluster: Cluster) -> Any:
     return cluster.running["n1"]._quorum._SyncObj__transport  # type: ignore[union-attr]
 
 
-async def alone(tmp_path: Path) -> Cluster:
-    cluster = Cluster(tmp_path, nodes=1)
-    await cluster.start()
-    await cluster.leader()
-    return cluster
-
-
-def test_pickle_bombs_and_noise_are_shut_out(
+async def test_pickle_bombs_and_noise_are_shut_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bare, framed, compressed, sealed with a wrong key and even with the right one, a pickle is
@@ -105,102 +98,75 @@ def test_pickle_bombs_and_noise_are_shut_out(
         *(framed(chance.randbytes(chance.randrange(1, 4000))) for _ in range(40)),
     ]
 
-    async def run() -> None:
-        cluster = await alone(tmp_path)
-        try:
-            for attack in attacks:
-                assert await closed_by_peer(cluster, attack + last)
-            await cluster.describe()
-            assert (await cluster.running["n1"].create_topic("", "after"))[1]
-            assert not transport(cluster)._unknownConnections
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    async with running_cluster(tmp_path, 1, described=False) as cluster:
+        for attack in attacks:
+            assert await closed_by_peer(cluster, attack + last)
+        await cluster.describe()
+        assert (await cluster.running["n1"].create_topic("", "after"))[1]
+        assert not transport(cluster)._unknownConnections
     assert not marker.exists()
     assert not loaded
 
 
-def test_a_flood_before_the_first_frame_is_cut_off(
+async def test_a_flood_before_the_first_frame_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A length field of two gigabytes does not make the node keep what follows."""
     monkeypatch.setattr(wire, "UNPROVEN_SECONDS", 1000.0)
 
-    async def run() -> None:
-        cluster = await alone(tmp_path)
-        try:
-            assert await closed_by_peer(cluster, struct.pack("i", (1 << 31) - 1) + bytes(1 << 20))
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    async with running_cluster(tmp_path, 1, described=False) as cluster:
+        assert await closed_by_peer(cluster, struct.pack("i", (1 << 31) - 1) + bytes(1 << 20))
 
 
-def test_silent_and_too_many_connections_are_closed(
+async def test_silent_and_too_many_connections_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that never greets is closed after a while, and the oldest of them at once when
     there are too many."""
-
-    async def run() -> None:
-        cluster = await alone(tmp_path)
-        try:
-            monkeypatch.setattr(wire, "UNPROVEN_CONNECTIONS", 3)
-            host, port = cluster.addresses["n1"].split(":")
-            waiting = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
-            await asyncio.gather(waiting[0][0].read(1), waiting[1][0].read(1))
-            await cluster.until(lambda: len(transport(cluster)._unknownConnections) == 3)
-            monkeypatch.setattr(wire, "UNPROVEN_SECONDS", 0.0)
-            await asyncio.gather(*(reader.read(1) for reader, _ in waiting))
-            await cluster.until(
-                lambda: (
-                    not transport(cluster)._unknownConnections and not transport(cluster)._arrived
-                )
-            )
-            for _, writer in waiting:
-                writer.close()
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    async with running_cluster(tmp_path, 1, described=False) as cluster:
+        monkeypatch.setattr(wire, "UNPROVEN_CONNECTIONS", 3)
+        host, port = cluster.addresses["n1"].split(":")
+        waiting = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        await asyncio.gather(waiting[0][0].read(1), waiting[1][0].read(1))
+        await cluster.until(lambda: len(transport(cluster)._unknownConnections) == 3)
+        monkeypatch.setattr(wire, "UNPROVEN_SECONDS", 0.0)
+        await asyncio.gather(*(reader.read(1) for reader, _ in waiting))
+        await cluster.until(
+            lambda: not transport(cluster)._unknownConnections and not transport(cluster)._arrived
+        )
+        for _, writer in waiting:
+            writer.close()
 
 
-def test_the_port_comes_back_after_a_failed_accept(
+async def test_the_port_comes_back_after_a_failed_accept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library stops listening when an accept fails (no descriptors left); the node listens
     again."""
     monkeypatch.setattr(wire, "REBIND_SECONDS", 0.0)
 
-    async def run() -> None:
-        cluster = await alone(tmp_path)
-        try:
-            server = transport(cluster)._server
-            quorum = cluster.running["n1"]._quorum
-            assert quorum is not None
-            fallen = asyncio.Event()
-            loop = asyncio.get_running_loop()
+    async with running_cluster(tmp_path, 1, described=False) as cluster:
+        server = transport(cluster)._server
+        quorum = cluster.running["n1"]._quorum
+        assert quorum is not None
+        fallen = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
-            def fall() -> None:
-                quorum.removeOnTickCallback(fall)
-                server.unbind()
-                loop.call_soon_threadsafe(fallen.set)
+        def fall() -> None:
+            quorum.removeOnTickCallback(fall)
+            server.unbind()
+            loop.call_soon_threadsafe(fallen.set)
 
-            # The library holds its callback lock while it calls back, so the removal has to wait
-            # for the next tick.
-            quorum._SyncObj__onTickCallbacksLock = __import__("threading").RLock()
-            quorum.addOnTickCallback(fall)
-            await fallen.wait()
-            await cluster.until(lambda: server._TcpServer__fileno is not None)
-            assert await closed_by_peer(cluster, framed(b"noise"))
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+        # The library holds its callback lock while it calls back, so the removal has to wait
+        # for the next tick.
+        quorum._SyncObj__onTickCallbacksLock = __import__("threading").RLock()
+        quorum.addOnTickCallback(fall)
+        await fallen.wait()
+        await cluster.until(lambda: server._TcpServer__fileno is not None)
+        assert await closed_by_peer(cluster, framed(b"noise"))
 
 
-def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> None:
+async def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> None:
     """The library would admit observers and administrators; this quorum admits only its nodes and
     known listeners."""
 
@@ -222,23 +188,17 @@ def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> Non
         finally:
             writer.close()
 
-    async def run() -> None:
-        cluster = await alone(tmp_path)
-        try:
-            for name in (
-                "readonly",
-                "listener n9",
-                "10.0.0.1:1",
-                ["status"],
-                ["add", "10.0.0.1:1"],
-                {"type": "x"},
-                7,
-            ):
-                assert await greet(cluster, name) == b""
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+    async with running_cluster(tmp_path, 1, described=False) as cluster:
+        for name in (
+            "readonly",
+            "listener n9",
+            "10.0.0.1:1",
+            ["status"],
+            ["add", "10.0.0.1:1"],
+            {"type": "x"},
+            7,
+        ):
+            assert await greet(cluster, name) == b""
 
 
 def test_a_node_with_another_secret_stays_outside(

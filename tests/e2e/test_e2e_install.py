@@ -1,10 +1,8 @@
-"""Replicas that the log alone cannot bring back: below a trim, or with their directory lost. Files
-and a snapshot come from a peer."""
+"""A replica that the log alone cannot bring back, because it is below a trim: files and a snapshot
+come from a peer."""
 
 from __future__ import annotations
 
-import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from tests.cluster import (
     create_topic,
     full_files_sealed,
     leader,
-    log_events,
     log_file_bases,
     running,
     wait_for,
@@ -72,52 +69,3 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
         wait_for(lambda: full_files_sealed(cluster), 30, "the seals of the full log files")
         assert cli.ok("status", "--wait", "40s", "--strict")
     passes(cli, cluster)
-
-
-def test_a_wiped_node_comes_back_as_a_learner_and_votes_again(tmp_path: Path) -> None:
-    """rm -rf of one node's data under load: the same node with the same configuration is a learner,
-    and a voter once it has caught up."""
-    with running(tmp_path, log_file_bytes=256 << 10) as cluster:
-        cli = CommandLine.of(cluster)
-        create_topic(cluster, "t", queues=1)
-        sent = bodies(0, 200)
-        cli.send_lines("t", sent)
-        node = next(name for name in cluster.nodes if name != leader(cluster))
-        cluster.kill(node)
-        wipe(cluster, node)
-        more = bodies(200, 400)
-        load = threading.Thread(target=cli.send_lines, args=("t", more))
-        load.start()
-        cluster.start(node)
-        load.join(120)
-        roles: list[str | None] = []
-
-        def votes_again() -> bool:
-            roles.append(replica(cli, node)["role"])
-            return roles[-1] == "follower" and bool(cli.run("status", "--strict").status == 0)
-
-        wait_for(votes_again, 60, "the promotion")
-        assert "leader" not in roles[:-1]
-        found = cli.ok("peek", "--topic", "t", "--max", "10000", "--json").lines
-        assert sorted(message["body"] for message in found) == sorted(sent + more)
-        told = [
-            event
-            for event in log_events(cluster, node)
-            if event.get("event") == "broker group opened"
-        ]
-        assert told[-1]["admitted"] is False
-        # It counts: with another voter down the group goes on.
-        other = next(name for name in cluster.nodes if name not in (node, leader(cluster)))
-        cluster.kill(other)
-        assert cli.send_lines("t", bodies(600, 1), "--timeout", "30s")["acknowledged"] == 1
-        cluster.start(other)
-        wait_for(lambda: full_files_sealed(cluster), 30, "the seals of the full log files")
-        assert cli.ok("status", "--wait", "40s", "--strict")
-    passes(cli, cluster)
-
-
-def wipe(cluster: LocalCluster, node: str) -> None:
-    """Everything but its log lines, which the test still reads."""
-    for path in cluster.data(node).iterdir():
-        if path.name != "node.log":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()

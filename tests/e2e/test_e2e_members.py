@@ -11,19 +11,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from ledgermq.node.process.local import LocalCluster, free_ports
 from ledgermq.node.runtime.config_cluster import NodeAddress
-from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.state import identity as identity_files
 from tests import cluster as real
 from tests.e2e.command_line import CommandLine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
-SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 OK = 20000
 
 
@@ -51,28 +48,8 @@ class Writer:
             if self._stop.is_set():
                 return
             node = self.targets[number % len(self.targets)]
-            if self._acknowledged(node, f"m{number:06}"):
+            if real.send(self._cluster, node, "t", f"m{number:06}", timeout_s=5) == OK:
                 self.acknowledged.add(f"m{number:06}")
-
-    def _acknowledged(self, node: str, name: str) -> bool:
-        message = pb.Message(topic=pb.Resource(name="t"), body=name.encode())
-        message.system_properties.message_id = name
-        message.system_properties.message_type = pb.NORMAL
-        try:
-            with grpc.insecure_channel(
-                real.target(self._cluster, node), options=[("grpc.enable_http_proxy", 0)]
-            ) as channel:
-                call = channel.unary_unary(
-                    SEND, pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString
-                )
-                answer = call(
-                    pb.SendMessageRequest(messages=[message]),
-                    metadata=(("x-mq-client-id", "w"),),
-                    timeout=5,
-                )
-        except grpc.RpcError:
-            return False
-        return int(answer.status.code) == OK
 
 
 def places(address: NodeAddress) -> str:

@@ -4,10 +4,8 @@ port, official clients, rotation."""
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -24,7 +22,7 @@ from ledgermq.proto.signature import Credentials, operator_of
 from tests import cluster as real
 from tests.contract.backend import message, receive_request, signed
 from tests.contract.official import ClientError, Official, receive_some, send, simple, text
-from tests.e2e.command_line import LEDGERMQ, CommandLine
+from tests.e2e.command_line import CommandLine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -268,62 +266,6 @@ def test_no_secret_lies_anywhere(cluster: LocalCluster) -> None:
     assert "subscribe:topic:T (by a role)" in shown and BOB[1] not in shown
 
 
-def test_a_certificate_is_renewed_while_the_node_runs(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    """Its file is replaced; the next connection sees the new one. Clients without the right
-    authority cannot connect."""
-    assert cluster.ca_file is not None
-    tls = cluster.ca_file.parent
-    before = (tls / "n1.pem").read_bytes()
-    (tls / "n1.pem").unlink()
-    minting.ensure(tls, {"n1": ("127.0.0.1", "localhost")})
-    assert (tls / "n1.pem").read_bytes() != before
-
-    def renewed() -> bool | None:
-        port = cluster.nodes["n1"].client_port
-        shown = subprocess.run(
-            ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-alpn", "h2"],
-            input=b"",
-            capture_output=True,
-        )
-        return (tls / "n1.pem").read_text().split("-----")[
-            2
-        ].strip().encode() in shown.stdout or None
-
-    real.wait_for(renewed, 20, "the new certificate")
-    minting.ensure(tmp_path, {"n1": ()})
-    stranger = CommandLine(
-        cluster.endpoints, "--tls", "--ca", tmp_path / "ca.pem", "--timeout", "3s", keys=ROOT
-    )
-    assert stranger.run("status").status == 3
-    with admin(cluster, ROOT) as root:
-        root.list_topics()
-
-
-@pytest.mark.verify
-def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
-    """A client that starts TLS or HTTP/2 and then stays silent is disconnected by the front or by
-    gRPC; other clients are not affected."""
-    where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)
-    begun = [
-        b"",
-        b"\x16",
-        b"\x16\x03\x01\x02\x00\x01",
-        b"PRI * HT",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ]
-    with ExitStack() as closing:
-        silent = [closing.enter_context(socket.create_connection(where, timeout=90)) for _ in begun]
-        for one, data in zip(silent, begun, strict=True):
-            one.sendall(data)
-        assert sent(cluster, "n3", ALICE) == pb.OK
-        for one in silent:
-            with suppress(ConnectionResetError):
-                while one.recv(1024):
-                    pass
-
-
 def test_clients_with_certificates(tmp_path: Path) -> None:
     """A node that accepts only TLS and requires certificates: a client whose certificate is mapped
     to a user needs no signature, others are refused."""
@@ -361,22 +303,3 @@ def test_clients_with_certificates(tmp_path: Path) -> None:
             assert without.run("topic", "list").status == 3
     finally:
         assert set(found.stop().values()) == {0}
-
-
-def test_an_open_address_needs_words(tmp_path: Path) -> None:
-    """A node that other hosts could reach without authentication does not start: exit status 77 and
-    the reason."""
-    found = real.prepare(tmp_path, nodes=1)
-    settings = ("node=n1", f"data={found.data('n1')}", "listen_host=0.0.0.0")
-    command = [
-        *LEDGERMQ,
-        "serve",
-        "--config",
-        str(found.config_file),
-        *(word for setting in settings for word in ("--set", setting)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 77 and "anyone who reaches the port may read and write" in last, (
-        done.stderr
-    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from ledgermq.audit.cli.report import as_text
 from ledgermq.audit.run.jobs import Audit
 from ledgermq.audit.run.jobs import audit as run_audit
-from ledgermq.node.process.local import LOG_FILE, Child, LocalCluster
+from ledgermq.node.process.local import Child, LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, http, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
@@ -83,12 +82,6 @@ class FaultyCluster(LocalCluster):
         """The address at which other nodes reach it, in the form that `ledgermq member` takes."""
         at = self.nodes[node]
         return f"{self.known_as[node]}:{at.client_port}:{at.peer_port}:{at.controller_port}:{at.http_port}"
-
-    def wipe(self, node: str) -> None:
-        """Remove all files of a stopped node except its log lines, which tests still read."""
-        for path in self.data(node).iterdir():
-            if path.name != LOG_FILE:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def others(self, node: str) -> list[str]:
         return [name for name in self.nodes if name != node]

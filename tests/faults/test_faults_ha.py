@@ -13,7 +13,7 @@ import pytest
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.levels import MINIMUM_LEVEL
-from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
+from tests.cluster import create_topic, leader, log_lines, running, status, wait_for, wipe
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import (
     TOPIC,
@@ -306,7 +306,7 @@ def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(
             history.progress()
             master = leader(cluster)
             cluster.kill(master)
-            cluster.wipe(master)
+            wipe(cluster, master)
             wait_for(
                 lambda: status_of(cluster, "n3", "g1").ha.HasField("short"),
                 WAIT_S,
@@ -319,7 +319,7 @@ def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(
 
             gone = leader(cluster)
             cluster.kill(gone)
-            cluster.wipe(gone)
+            wipe(cluster, gone)
             wait_for(
                 lambda: "ledgermq replication g1 --min-in-sync 1" in cli.run("check").out,
                 WAIT_S,

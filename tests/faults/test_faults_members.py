@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import leader, wait_for
+from tests.cluster import leader, wait_for, wipe
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import GROUP, TOPIC, FaultyCluster, faulty, judge, status_of, whole
 from tests.faults.histories import History
@@ -24,7 +24,7 @@ def test_nodes_that_lost_their_directories_come_back_under_load(tmp_path: Path) 
                 leads = leader(cluster)
                 victim = leads if pick == "leader" else cluster.others(leads)[0]
                 cluster.kill(victim)
-                cluster.wipe(victim)
+                wipe(cluster, victim)
                 history.progress()
                 cluster.start(victim)
                 history.progress()
@@ -52,7 +52,7 @@ def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
                 wait_for(lambda victim=victim: leads_without(cluster, victim), 30, "another leader")  # type: ignore[misc]
                 history.progress()
                 assert cluster.terminate(victim) == 0
-                cluster.wipe(victim)
+                wipe(cluster, victim)
                 cluster.own_settings[victim] = ("join=true",)
                 cluster.start(victim)
                 cli.ok(

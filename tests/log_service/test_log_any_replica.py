@@ -10,7 +10,6 @@ from ledgermq.node.frontend.native import fetching
 from ledgermq.node.frontend.routing.local_reads import Rules
 from ledgermq.proto import log_pb2 as pb
 from tests.log_service.fetch_stage import DrivenStage
-from tests.log_service.log_stage import Wire
 from tests.log_service.test_log_fetching import Reader, opening, played
 
 MS = 1_000_000
@@ -24,10 +23,9 @@ def follows(stage: DrivenStage, age_ms: int | None = 40, *, allowed: bool = True
     stage.engine.show("n2", serving=False)
 
 
-def test_a_follower_serves_and_says_who_it_is_and_how_old(tmp_path: Path) -> None:
+async def test_a_follower_serves_and_says_who_it_is_and_how_old(tmp_path: Path) -> None:
     """Opened, entries, caught up, as from the leader; no question goes to the leader."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 5)
         follows(stage)
         reader = Reader(wire)
@@ -37,27 +35,24 @@ def test_a_follower_serves_and_says_who_it_is_and_how_old(tmp_path: Path) -> Non
         assert (await reader.entries()).bodies == tuple(stage.group.stored["T", 0])
         assert (await reader.control("caught_up")).age_ms == 40
 
-    played(tmp_path, play)
 
-
-def test_the_leader_serves_as_ever(tmp_path: Path) -> None:
+async def test_the_leader_serves_as_ever(tmp_path: Path) -> None:
     """A reader that allows any replica and comes to the leader: no age, because it knows."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)])
         reader = Reader(wire)
         await reader.say(opening(any_replica=True))
         opened = await reader.control("opened")
         assert opened.role == "leader" and not opened.HasField("age_ms")
 
-    played(tmp_path, play)
 
-
-def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_path: Path) -> None:
+async def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(
+    tmp_path: Path,
+) -> None:
     """Without the reader's word, without the group's setting, or with a replica that is too old: a
     Redirect, at once."""
+    async with played(tmp_path) as (stage, wire):
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
         async def redirected(**options: Any) -> None:
             reader = Reader(wire)
             await reader.say(opening(**options))
@@ -74,42 +69,39 @@ def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_pat
         follows(stage, age_ms=None)
         await redirected(any_replica=True)
 
-    played(tmp_path, play)
 
-
-def test_a_stream_ends_with_a_redirect_when_the_replica_grows_too_old(tmp_path: Path) -> None:
+async def test_a_stream_ends_with_a_redirect_when_the_replica_grows_too_old(tmp_path: Path) -> None:
     """No entries arrive and the contact to the leader is lost: a periodic check detects this."""
     fetching.SIGN_OF_LIFE_S, former = 0.02, fetching.SIGN_OF_LIFE_S
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
-        stage.group.produce([("T", 0, 60)])
-        follows(stage)
-        reader = Reader(wire)
-        await reader.say(opening(any_replica=True))
-        await reader.control("opened")
-        await reader.entries()
-        for _ in range(3):
-            # A sign of life, again and again.
-            assert (await reader.control("caught_up")).age_ms == 40
-        stage.age_ns = 2_001 * MS
-        while (found := await reader.hear()) is not None and isinstance(found, pb.FetchResponse):
-            if found.WhichOneof("response") == "redirect":
-                assert found.redirect.leader == "n2"
-                break
-        else:
-            raise AssertionError("the stream goes on")
-
     try:
-        played(tmp_path, play)
+        async with played(tmp_path) as (stage, wire):
+            stage.group.produce([("T", 0, 60)])
+            follows(stage)
+            reader = Reader(wire)
+            await reader.say(opening(any_replica=True))
+            await reader.control("opened")
+            await reader.entries()
+            for _ in range(3):
+                # A sign of life, again and again.
+                assert (await reader.control("caught_up")).age_ms == 40
+            stage.age_ns = 2_001 * MS
+            while (found := await reader.hear()) is not None and isinstance(
+                found, pb.FetchResponse
+            ):
+                if found.WhichOneof("response") == "redirect":
+                    assert found.redirect.leader == "n2"
+                    break
+            else:
+                raise AssertionError("the stream goes on")
     finally:
         fetching.SIGN_OF_LIFE_S = former
 
 
-def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: Path) -> None:
+async def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: Path) -> None:
     """An offset behind the end of this replica is no error, because the leader may have it. At the
     leader it is an error."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 3)
         follows(stage)
         for options in (
@@ -120,13 +112,10 @@ def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: 
             await reader.say(opening(any_replica=True, **options))
             assert (await reader.control("redirect")).leader == "n2"
 
-    played(tmp_path, play)
 
-
-def test_a_stream_outlives_a_change_of_leaders(tmp_path: Path) -> None:
+async def test_a_stream_outlives_a_change_of_leaders(tmp_path: Path) -> None:
     """The stream does not depend on the leader: another node or this node may become leader."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)])
         follows(stage)
         reader = Reader(wire)
@@ -142,5 +131,3 @@ def test_a_stream_outlives_a_change_of_leaders(tmp_path: Path) -> None:
             assert (
                 isinstance(found, pb.FetchResponse) and found.WhichOneof("response") == "caught_up"
             )
-
-    played(tmp_path, play)

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,29 +74,23 @@ class Reader:
         return getattr(found, kind)
 
 
-def played(
-    tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any
-) -> None:
-    """A stage with a topic of two queues, and a play on it."""
+@asynccontextmanager
+async def played(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[DrivenStage, Wire]]:
+    """A stage with a topic of two queues."""
     group = Group(tmp_path)
-
-    async def run() -> None:
+    try:
         stage = DrivenStage(group, **options)
         stage.topic("T", queues=2)
         async with on_the_wire(stage) as wire:
-            await play(stage, wire)
-
-    try:
-        asyncio.run(run())
+            yield stage, wire
     finally:
         group.close()
 
 
-def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
+async def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
     """Opened, entries, caught up; then each batch as soon as it is applied, and caught up once more
     each time."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 5 + [("T", 1, 60)])
         reader = Reader(wire)
         await reader.say(
@@ -122,10 +117,8 @@ def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None
             assert (more.queue, len(more.bodies)) == (1, 2)
             await reader.control("caught_up")
 
-    played(tmp_path, play)
 
-
-def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
+async def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read when there is room again; what one batch held is given back when it was
@@ -133,7 +126,7 @@ def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
     budget = AnswerBudget(1 << 20, 1 << 20)
     monkeypatch.setattr(fetching, "ANSWERS", budget)
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 5)
         held = await budget.reserve(1 << 20)
         reader, reads = Reader(wire), []
@@ -155,10 +148,8 @@ def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
         await reader.control("caught_up")
         assert reads[0] == COPIES * 3000 and budget.held_bytes == 0
 
-    played(tmp_path, play)
 
-
-def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> None:
+async def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> None:
     """From the producer's trace to the consumer: under the reader's own trace, with the consumer
     group, and nothing of a body."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
@@ -168,7 +159,7 @@ def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> Non
         f"00-{1:032x}-{2:016x}-01",
     )
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path, spans=Spans(provider, "node1", 8081)) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 3, {"traceparent": wrote})
         reader = Reader(wire, (("traceparent", reads),))
         await reader.say(opening(consumer_group="G"))
@@ -176,8 +167,6 @@ def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> Non
         assert len((await reader.entries()).bodies) == 3
         await reader.control("caught_up")
         await reader.leave()
-
-    played(tmp_path, play, spans=Spans(provider, "node1", 8081))
     (span,) = exporter.get_finished_spans()
     assert (span.name, f"{span.context.trace_id:032x}") == (
         "fetch T",
@@ -193,24 +182,20 @@ def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> Non
     assert "T/0/0" not in span.to_json()
 
 
-def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> None:
+async def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> None:
     """It knows no broker group before it has asked the quorum. A reader that was told of an unknown
     group would end for good."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.quorum.forget()
         reader = Reader(wire)
         await reader.say(opening())
         await reader.control("opened")
 
-    played(tmp_path, play)
 
-
-def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
+async def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
     """Without credit there is silence; credit of one byte lets one entry through; what was owed is
     paid first."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 6)
         reader = Reader(wire)
         await reader.say(opening(credit=1))
@@ -226,14 +211,11 @@ def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
         three = await reader.entries()
         assert (three.first, len(three.bodies)) == (3, 3)
 
-    played(tmp_path, play)
 
-
-def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
+async def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
     """Caught up behind the last message there was, of an empty queue at once; then the stream ends
     as soon as the reader ends it."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 4)
         reader = Reader(wire)
         await reader.say(opening(until_end=True, max_response_bytes=1))
@@ -250,14 +232,11 @@ def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
         await empty.control("opened")
         await empty.control("caught_up")
 
-    played(tmp_path, play)
 
-
-def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
+async def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
     """At the first message stored then or later: of the past the first one, of the future the
     end."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 30)
         stage.group.produce([("T", 0, 60)] * 3)
         machine = stage.group.driver.group.machine
@@ -268,14 +247,11 @@ def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
             opened = await reader.control("opened")
             assert opened.begins[0].first_offset == sum(time_ms < at_ms for time_ms in stored)
 
-    played(tmp_path, play)
 
-
-def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
+async def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
     """Waiting readers, readers without credit and new readers get a redirect; each continues at the
     new leader after its last entry."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)])
         waiting, poor = Reader(wire), Reader(wire)
         await waiting.say(opening())
@@ -297,13 +273,10 @@ def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
             )
             assert await reader.hear() is None
 
-    played(tmp_path, play)
 
-
-def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
+async def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
     """The list of clients shows a reader with its topic and group; a stop ends its stream."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         reader = Reader(wire, (("x-mq-client-id", "me"),))
         await reader.say(opening(consumer_group="G"))
         await reader.control("opened")
@@ -322,14 +295,11 @@ def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
         # There are no followers any more, so nothing is kept.
         assert stage.group.driver.group.group.recent is None
 
-    played(tmp_path, play)
 
-
-def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
+async def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
     """At the end of the log or without credit: ten thousand of them hold nothing of what they
     got."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 4)
         readers = [Reader(wire), Reader(wire)]
         await readers[0].say(opening())
@@ -342,8 +312,6 @@ def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while any(isinstance(found, Answer) for found in gc.get_objects()):
                 await asyncio.sleep(0.05)
-
-    played(tmp_path, play)
 
 
 async def moved(stage: DrivenStage, reader: Reader) -> None:
@@ -372,41 +340,38 @@ async def said_nonsense(stage: DrivenStage, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("end", [moved, stopped, broke_off, deleted, said_nonsense])
-def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
+async def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
     tmp_path: Path, end: Callable[[DrivenStage, Reader], Awaitable[None]]
 ) -> None:
     """The window on the newest entries goes with its last reader, by reference counts: the
     collector counts objects, not bytes, and never finds what a cancelled task knows."""
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
-        stage.group.produce([("T", 0, 60)] * 4)
-        reader = Reader(wire)
-        await reader.say(opening())
-        await reader.control("opened")
-        await reader.entries()
-        await reader.control("caught_up")
-        stage.group.produce([("T", 0, 60)] * 400)
-        await reader.entries()
-        await reader.control("caught_up")
-        window = weakref.ref(stage.group.driver.group.group.recent)
-        assert window() is not None
-        await end(stage, reader)
-        async with asyncio.timeout(30):
-            while window() is not None:
-                await asyncio.sleep(0.01)
-
     gc.collect()
     gc.disable()
     try:
-        played(tmp_path, play)
+        async with played(tmp_path) as (stage, wire):
+            stage.group.produce([("T", 0, 60)] * 4)
+            reader = Reader(wire)
+            await reader.say(opening())
+            await reader.control("opened")
+            await reader.entries()
+            await reader.control("caught_up")
+            stage.group.produce([("T", 0, 60)] * 400)
+            await reader.entries()
+            await reader.control("caught_up")
+            window = weakref.ref(stage.group.driver.group.group.recent)
+            assert window() is not None
+            await end(stage, reader)
+            async with asyncio.timeout(30):
+                while window() is not None:
+                    await asyncio.sleep(0.01)
     finally:
         gc.enable()
 
 
-def test_a_deleted_topic_ends_its_readers(tmp_path: Path) -> None:
+async def test_a_deleted_topic_ends_its_readers(tmp_path: Path) -> None:
     """Their streams end with the code of a deleted topic, and no retry is suggested."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         reader = Reader(wire)
         await reader.say(opening())
         await reader.control("opened")
@@ -414,8 +379,6 @@ def test_a_deleted_topic_ends_its_readers(tmp_path: Path) -> None:
         stage.group.delete("T")
         problem = await reader.control("problem")
         assert (problem.code, problem.retryable) == (Code.TOPIC_NOT_FOUND, False)
-
-    played(tmp_path, play)
 
 
 async def answers(reader: Reader) -> AsyncIterator[Any]:
@@ -457,14 +420,14 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
 ]
 
 
-def test_what_is_wrong_with_a_request_is_said(
+async def test_what_is_wrong_with_a_request_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream ends with one problem and its code; other streams continue."""
     # a topic that nobody creates is waited for that long
     monkeypatch.setattr(fetching, "TOPIC_WITHIN_S", 0.1)
 
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)])
         for what, request, code in BAD:
             reader = Reader(wire)
@@ -479,16 +442,13 @@ def test_what_is_wrong_with_a_request_is_said(
         await good.say(opening())
         assert (await good.control("problem")).code == Code.BAD_REQUEST
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize(
     "place", [{"topic": "T"}, {"topic": "T", "consumer_group": "G"}, {"topic": ""}]
 )
-def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -> None:
+async def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -> None:
     """To read a topic; with a group that too; the log itself is for administrators."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path, authentication=True) as (stage, wire):
         stage.user("nobody", "s3cret-of-nobody", "publish:topic:*")
         stage.user("reader", "s3cret-of-reader", "subscribe:topic:T", "subscribe:group:G")
         stage.user("admin", "s3cret-of-admin", "admin:cluster:*")
@@ -508,14 +468,11 @@ def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -
             else:
                 assert (await reader.control("problem")).code == Code.FORBIDDEN
 
-    played(tmp_path, play, authentication=True)
 
-
-def test_a_reader_over_its_quota_waits_for_its_turn(tmp_path: Path) -> None:
+async def test_a_reader_over_its_quota_waits_for_its_turn(tmp_path: Path) -> None:
     """A second's worth may go at once; what is over that is paid for by the time after it, and
     nothing is lost."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path, quotas=Quotas(group=Quota(messages_per_s=0.01))) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 4)
         reader = Reader(wire)
         await reader.say(opening(consumer_group="G", max_response_bytes=1, until_end=True))
@@ -527,13 +484,12 @@ def test_a_reader_over_its_quota_waits_for_its_turn(tmp_path: Path) -> None:
         stage.now += 1000
         assert (await silent).first == 2
 
-    played(tmp_path, play, quotas=Quotas(group=Quota(messages_per_s=0.01)))
 
-
-def test_a_reader_that_waits_for_its_quota_is_sent_away_when_the_node_stops(tmp_path: Path) -> None:
+async def test_a_reader_that_waits_for_its_quota_is_sent_away_when_the_node_stops(
+    tmp_path: Path,
+) -> None:
     """What it owes does not hold it here, nor the node."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path, quotas=Quotas(group=Quota(messages_per_s=0.01))) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 4)
         reader = Reader(wire)
         await reader.say(opening(consumer_group="G", max_response_bytes=1))
@@ -542,5 +498,3 @@ def test_a_reader_that_waits_for_its_quota_is_sent_away_when_the_node_stops(tmp_
         stage.service.drain()
         async with asyncio.timeout(10):
             await reader.control("redirect")
-
-    played(tmp_path, play, quotas=Quotas(group=Quota(messages_per_s=0.01)))

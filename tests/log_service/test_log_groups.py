@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,16 @@ from tests.log_service.log_stage import ADDRESSES, SERVICE, Wire, on_the_wire, s
 LIVENESS_MS = 1000
 
 
-def played(
-    tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any
-) -> None:
-    """A stage with a topic of four queues, ten messages in each, and a play on it."""
+@asynccontextmanager
+async def played(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[DrivenStage, Wire]]:
+    """A stage with a topic of four queues, ten messages in each."""
     group = Group(tmp_path)
-
-    async def run() -> None:
+    try:
         stage = DrivenStage(group, member_liveness_ms=LIVENESS_MS, **options)
         stage.topic("T", queues=4)
         group.produce([("T", queue, 60) for queue in range(4) for _ in range(10)])
         async with on_the_wire(stage) as wire:
-            await play(stage, wire)
-
-    try:
-        asyncio.run(run())
+            yield stage, wire
     finally:
         group.close()
 
@@ -126,10 +122,9 @@ async def committed(wire: Wire) -> list[int]:
     return [at.committed for at in found.queues]
 
 
-def test_offsets_last(tmp_path: Path) -> None:
+async def test_offsets_last(tmp_path: Path) -> None:
     """What was committed is read; several at once; the last one counts."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         assert await committed(wire) == [-1] * 4
         request = commit(0, 5)
         request.offsets.add(queue=3, offset=10)
@@ -140,13 +135,10 @@ def test_offsets_last(tmp_path: Path) -> None:
         # The same place that every other consumer of the group sees.
         assert stage.group.driver.group.machine.offsets.get(("G", "T", 3)) == 10
 
-    played(tmp_path, play)
 
-
-def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
+async def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
     """Unknown queues and offsets, invalid names, and a node that does not lead."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         for request, code in (
             (commit(4), Code.BAD_REQUEST),
             (commit(-1), Code.BAD_REQUEST),
@@ -166,14 +158,11 @@ def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
         ):
             assert (await wire.unary(method, asked)).redirect.leader == "n2"
 
-    played(tmp_path, play)
 
-
-def test_members_share_the_queues_and_hand_them_over(tmp_path: Path) -> None:
+async def test_members_share_the_queues_and_hand_them_over(tmp_path: Path) -> None:
     """The first has all; the second gets its half once the first let go; a goodbye gives everything
     back at once."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (_, wire):
         a, b = Member(wire, "a"), Member(wire, "b")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -199,13 +188,10 @@ def test_members_share_the_queues_and_hand_them_over(tmp_path: Path) -> None:
         await a.leave()
         await b.until(0, 1, 2, 3)
 
-    played(tmp_path, play)
 
-
-def test_a_member_that_breaks_off_loses_its_queues_by_time(tmp_path: Path) -> None:
+async def test_a_member_that_breaks_off_loses_its_queues_by_time(tmp_path: Path) -> None:
     """Not at once: it may still read. Until then it may come back and keep them."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (_, wire):
         a, b = Member(wire, "a"), Member(wire, "b")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -221,14 +207,11 @@ def test_a_member_that_breaks_off_loses_its_queues_by_time(tmp_path: Path) -> No
             await wire.unary("Commit", commit(0, 1, again))
         ).problem.code == Code.PRECONDITION_FAILED
 
-    played(tmp_path, play)
 
-
-def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
+async def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
     """A new stream with the same name and no state gets the queues only once no former stream of
     that name can read them."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (_, wire):
         a, again = Member(wire, "a"), Member(wire, "a")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -239,39 +222,34 @@ def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
         assert found.problem.code == Code.PRECONDITION_FAILED
         await again.until(0, 1, 2, 3)
 
-    played(tmp_path, play)
 
-
-def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+async def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
     """Its seat goes with its stream."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
-        member = Member(wire, "a")
-        await member.join()
-        await member.until(0, 1, 2, 3)
-        (group,) = stage.service._joiner._groups.values()
-        seat = weakref.ref(group.seats["a"])
-        stage.engine.show("n2", serving=False)
-        stage.service.led_elsewhere("g1")
-        while not (await member.hear()).HasField("redirect"):
-            continue
-        async with asyncio.timeout(10):
-            while seat() is not None:
-                await asyncio.sleep(0.01)
 
     gc.collect()
     gc.disable()
     try:
-        played(tmp_path, play)
+        async with played(tmp_path) as (stage, wire):
+            member = Member(wire, "a")
+            await member.join()
+            await member.until(0, 1, 2, 3)
+            (group,) = stage.service._joiner._groups.values()
+            seat = weakref.ref(group.seats["a"])
+            stage.engine.show("n2", serving=False)
+            stage.service.led_elsewhere("g1")
+            while not (await member.hear()).HasField("redirect"):
+                continue
+            async with asyncio.timeout(10):
+                while seat() is not None:
+                    await asyncio.sleep(0.01)
     finally:
         gc.enable()
 
 
-def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:
+async def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:
     """Members are redirected; at the next coordinator, a member that claims its queues has them at
     once, in a later generation, and no other member gets them."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         a, b = Member(wire, "a"), Member(wire, "b")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -297,15 +275,12 @@ def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Pa
 
         await b.until(2, 3)
 
-    played(tmp_path, play)
 
-
-def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> None:
+async def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> None:
     """When a topic grows in its first broker group, numbers mean other queues: no member continues
     with its queues under an earlier assignment, and no queue is assigned before its former owner
     has been informed or counts as gone."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
         stage.quorum.command(
             {
@@ -338,13 +313,10 @@ def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> Non
         await again.until(0, 1, 2, 3, 4, 5)
         assert again.share.generation > a.share.generation
 
-    played(tmp_path, play)
 
-
-def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path) -> None:
+async def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path) -> None:
     """As the leader of another broker group of the topic does for a commit there."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         a = Member(wire, "a")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -355,8 +327,6 @@ def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path)
             request = commit(2, 0, a, generation)
             (data,) = await stage.service.execute("g1", OWNED, request.SerializeToString())
             assert pb.CommitResponse.FromString(data).problem.code == code
-
-    played(tmp_path, play)
 
 
 class Successor:
@@ -377,11 +347,12 @@ def replaced(stage: DrivenStage) -> None:
     stage.engine.leads = False
 
 
-def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(tmp_path: Path) -> None:
+async def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(
+    tmp_path: Path,
+) -> None:
     """Its successor may have given the queue to another member: neither a member's commit nor the
     question of another node is answered from what it knows."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         a = Member(wire, "a")
         await a.join()
         await a.until(0, 1, 2, 3)
@@ -395,24 +366,18 @@ def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(tmp_pat
         assert (await wire.unary("Commit", request)).problem.code == Code.PRECONDITION_FAILED
         assert successor.asked == [("g1", OWNED)]
 
-    played(tmp_path, play)
 
-
-def test_a_leader_that_was_replaced_calls_no_offset_wrong(tmp_path: Path) -> None:
+async def test_a_leader_that_was_replaced_calls_no_offset_wrong(tmp_path: Path) -> None:
     """Its successor may have stored messages up to there."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path) as (stage, wire):
         replaced(stage)
         assert (await wire.unary("Commit", commit(0, 11))).HasField("redirect")
         assert (await wire.unary("Commit", commit(5, 1))).HasField("redirect")
 
-    played(tmp_path, play)
 
-
-def test_who_may_not_read_may_not_join_or_commit(tmp_path: Path) -> None:
+async def test_who_may_not_read_may_not_join_or_commit(tmp_path: Path) -> None:
     """Topic and group, both."""
-
-    async def play(stage: DrivenStage, wire: Wire) -> None:
+    async with played(tmp_path, authentication=True) as (stage, wire):
         stage.user("half", "s3cret-of-half", "subscribe:topic:T")
         stage.user("whole", "s3cret-of-whole", "subscribe:topic:T", "subscribe:group:G")
         for user, code in (("half", Code.FORBIDDEN), ("whole", 0)):
@@ -430,5 +395,3 @@ def test_who_may_not_read_may_not_join_or_commit(tmp_path: Path) -> None:
             member = Member(wire, "a", signed("whole", "s3cret-of-whole"))
             await member.join(**bad)
             assert (await member.hear()).HasField("problem"), bad
-
-    played(tmp_path, play, authentication=True)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from ledgermq.proto import log_pb2 as pb
 from tests.log_service.log_stage import LOG_ID, Stage, Wire, on_the_wire, signed
 
 
-def staged(test: Callable[[Stage, Wire], Awaitable[None]], stage: Stage) -> None:
-    async def main() -> None:
-        async with on_the_wire(stage) as wire:
-            await test(stage, wire)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def staged(stage: Stage) -> AsyncIterator[tuple[Stage, Wire]]:
+    async with on_the_wire(stage) as wire:
+        yield stage, wire
 
 
-def test_a_topic_is_found_with_its_queues_and_leader() -> None:
+async def test_a_topic_is_found_with_its_queues_and_leader() -> None:
     """The answer has all broker groups of the topic, with the endpoints that their leaders
     advertise."""
-
-    async def test(stage: Stage, wire: Wire) -> None:
+    async with staged(Stage()) as (stage, wire):
         stage.topic("T", queues=3)
         stage.moves("n2")
         found = await wire.unary("Locate", pb.LocateRequest(topic="T"))
@@ -35,25 +32,19 @@ def test_a_topic_is_found_with_its_queues_and_leader() -> None:
             4,
         )
 
-    staged(test, Stage())
 
-
-def test_without_a_leader_the_place_is_told_all_the_same() -> None:
+async def test_without_a_leader_the_place_is_told_all_the_same() -> None:
     """An empty leader says: ask again."""
-
-    async def test(stage: Stage, wire: Wire) -> None:
+    async with staged(Stage()) as (stage, wire):
         stage.topic("T")
         stage.moves(None)
         found = await wire.unary("Locate", pb.LocateRequest(topic="T"))
         assert found.broker_groups[0].leader == pb.Redirect(broker_group="g1", term=4)
 
-    staged(test, Stage())
 
-
-def test_namespaces_tell_topics_apart() -> None:
+async def test_namespaces_tell_topics_apart() -> None:
     """The field counts, then the header."""
-
-    async def test(stage: Stage, wire: Wire) -> None:
+    async with staged(Stage()) as (stage, wire):
         stage.topic("T", queues=2, namespace="a")
         for request, metadata in (
             (pb.LocateRequest(topic="T", namespace="a"), ()),
@@ -63,14 +54,11 @@ def test_namespaces_tell_topics_apart() -> None:
             assert list(found.broker_groups[0].queues) == [0, 1]
         assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40402
 
-    staged(test, Stage())
 
-
-def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
+async def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
     """Unknown only after asking the quorum once more; bad names and bytes that are no request with
     their own codes."""
-
-    async def test(stage: Stage, wire: Wire) -> None:
+    async with staged(Stage()) as (stage, wire):
         missing = await wire.unary("Locate", pb.LocateRequest(topic="missing"))
         assert (missing.problem.code, missing.problem.retryable, stage.quorum.barriers) == (
             40402,
@@ -88,14 +76,11 @@ def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
         }
         assert "Log/Locate" in families
 
-    staged(test, Stage())
 
-
-def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
+async def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
     """The permission to publish or to read suffices; other users do not learn whether the topic
     exists."""
-
-    async def test(stage: Stage, wire: Wire) -> None:
+    async with staged(Stage(authentication=True)) as (stage, wire):
         stage.topic("T")
         stage.user("writer", "secret-of-writer", "publish:topic:T")
         stage.user("reader", "secret-of-reader", "subscribe:topic:T")
@@ -106,5 +91,3 @@ def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
             )
             assert found.problem.code == code, name
         assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40100
-
-    staged(test, Stage(authentication=True))

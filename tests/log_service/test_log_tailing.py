@@ -128,72 +128,63 @@ def test_every_message_comes_once_and_in_order_however_it_is_cut(
         group.close()
 
 
-def test_a_queue_whose_entries_lie_together_comes_in_one_piece(tmp_path: Path) -> None:
+async def test_a_queue_whose_entries_lie_together_comes_in_one_piece(tmp_path: Path) -> None:
     """Nothing is looked at message by message: one read of the units, one of the log, one join."""
     group = Group(tmp_path)
     group.configure("a", 1)
     for _ in range(3):
         group.produce([("a", 0, 100)] * 500)
 
-    async def read() -> None:
-        source, tail = await reader(group, Sources(group.engine), "a", {0: 7})
-        (found,) = await rest(group, "a", tail)
-        assert (found.first, len(found.bodies), found.end) == (7, 1493, 1500)
-        # What came while it followed is in the window, and needs neither file nor the owner's
-        # turns.
-        runs = group.engine.runs
-        group.produce([("a", 0, 100)] * 300)
-        (more,) = await rest(group, "a", tail)
-        assert (more.first, len(more.bodies)) == (1500, 300) and group.engine.runs == runs
-        assert source.files is not None
-
-    asyncio.run(read())
+    source, tail = await reader(group, Sources(group.engine), "a", {0: 7})
+    (found,) = await rest(group, "a", tail)
+    assert (found.first, len(found.bodies), found.end) == (7, 1493, 1500)
+    # What came while it followed is in the window, and needs neither file nor the owner's
+    # turns.
+    runs = group.engine.runs
+    group.produce([("a", 0, 100)] * 300)
+    (more,) = await rest(group, "a", tail)
+    assert (more.first, len(more.bodies)) == (1500, 300) and group.engine.runs == runs
+    assert source.files is not None
     group.close()
 
 
-def test_until_the_end_ends_where_the_end_was(tmp_path: Path) -> None:
+async def test_until_the_end_ends_where_the_end_was(tmp_path: Path) -> None:
     """What comes after the opening is not read, however often the reader asks."""
     group = Group(tmp_path)
     group.configure("a", 2)
     group.produce([("a", 0, 50), ("a", 1, 50), ("a", 0, 50)])
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 1, 1: 1}, until_end=True)
-        assert not tail.finished
-        group.produce([("a", 0, 50), ("a", 1, 50)])
-        found = await rest(group, "a", tail)
-        assert [(one.queue, one.first, len(one.bodies)) for one in found] == [
-            (0, 1, 1)
-        ] and tail.finished
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 1, 1: 1}, until_end=True)
+    assert not tail.finished
+    group.produce([("a", 0, 50), ("a", 1, 50)])
+    found = await rest(group, "a", tail)
+    assert [(one.queue, one.first, len(one.bodies)) for one in found] == [
+        (0, 1, 1)
+    ] and tail.finished
     group.close()
 
 
-def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
+async def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
     """The messages of the former incarnation are skipped and counted; while it is deleted the
     reader ends."""
     group = Group(tmp_path)
     group.configure("a", 1)
     group.produce([("a", 0, 50)] * 10)
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
-        first = await tail.read(group.ends("a"), 1, 1)
-        assert len(got(first[0]).bodies) == 1
-        group.delete("a")
-        with pytest.raises(Gone):
-            await tail.read((), 2, 1 << 20)
-        group.configure("a", 1, incarnation=2)
-        group.produce([("a", 0, 50)] * 2)
-        (found,) = await rest(group, "a", tail)
-        assert (found.first, found.skipped, len(found.bodies)) == (10, 9, 2)
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
+    first = await tail.read(group.ends("a"), 1, 1)
+    assert len(got(first[0]).bodies) == 1
+    group.delete("a")
+    with pytest.raises(Gone):
+        await tail.read((), 2, 1 << 20)
+    group.configure("a", 1, incarnation=2)
+    group.produce([("a", 0, 50)] * 2)
+    (found,) = await rest(group, "a", tail)
+    assert (found.first, found.skipped, len(found.bodies)) == (10, 9, 2)
     group.close()
 
 
-def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_end(
+async def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_end(
     tmp_path: Path,
 ) -> None:
     """What the missing queues held will never come."""
@@ -201,13 +192,10 @@ def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_en
     group.configure("a", 2)
     group.produce([("a", 0, 50), ("a", 1, 50)])
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0}, until_end=True)
-        group.delete("a")
-        group.configure("a", 1, incarnation=2)
-        assert await rest(group, "a", tail) == [] and tail.finished
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0}, until_end=True)
+    group.delete("a")
+    group.configure("a", 1, incarnation=2)
+    assert await rest(group, "a", tail) == [] and tail.finished
     group.close()
 
 
@@ -264,7 +252,7 @@ def test_a_reader_that_comes_gets_a_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 1 << 17])
-def test_the_log_itself_comes_entry_by_entry(
+async def test_the_log_itself_comes_entry_by_entry(
     tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control records included, from files and from the window, without a gap."""
@@ -273,34 +261,31 @@ def test_the_log_itself_comes_entry_by_entry(
     group.configure("a", 2)
     group.produce([("a", 0, 50), ("a", 1, 500)])
 
-    async def read() -> None:
-        source = await Sources(group.engine).open("g1", Waiter(""))
-        tail = LogTail(source, 0, None)
-        found: list[Got] = []
-        for _ in range(5):
-            while answers := await tail.read(900):
-                found += [got(answer) for answer in answers]
-            group.produce([("a", 1, 300)] * 4)
-            group.produce([("a", 0, 30)])
+    source = await Sources(group.engine).open("g1", Waiter(""))
+    tail = LogTail(source, 0, None)
+    found: list[Got] = []
+    for _ in range(5):
         while answers := await tail.read(900):
             found += [got(answer) for answer in answers]
-        place = 0
-        for one in found:
-            assert one.queue == -1 and one.first == place
-            place += len(one.bodies)
-        assert place == group.driver.group.machine.applied_index + 1
-        data = b"".join(one.entries for one in found)
-        log = group.driver.group.store.log
-        assert data == bytes(log.record_at(0, log.end_pos))
-        ended = LogTail(source, 2, 5)
-        cut = [got(answer) for answer in await ended.read(1 << 20)]
-        assert ended.finished and sum(len(one.bodies) for one in cut) == 3
-
-    asyncio.run(read())
+        group.produce([("a", 1, 300)] * 4)
+        group.produce([("a", 0, 30)])
+    while answers := await tail.read(900):
+        found += [got(answer) for answer in answers]
+    place = 0
+    for one in found:
+        assert one.queue == -1 and one.first == place
+        place += len(one.bodies)
+    assert place == group.driver.group.machine.applied_index + 1
+    data = b"".join(one.entries for one in found)
+    log = group.driver.group.store.log
+    assert data == bytes(log.record_at(0, log.end_pos))
+    ended = LogTail(source, 2, 5)
+    cut = [got(answer) for answer in await ended.read(1 << 20)]
+    assert ended.finished and sum(len(one.bodies) for one in cut) == 3
     group.close()
 
 
-def test_queues_written_together_are_read_together_while_the_log_grows(
+async def test_queues_written_together_are_read_together_while_the_log_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are shared by queues; the last one is read again once it has grown, an entry longer
@@ -311,50 +296,44 @@ def test_queues_written_together_are_read_together_while_the_log_grows(
     group = Group(tmp_path)
     group.configure("a", 3)
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0, 2: 0})
-        found: list[Got] = []
-        for size in (50, 90, 6000, 50, 700):
-            # More units than wait in memory: they are in the files. And more ranges than the window
-            # holds.
-            for _ in range(2):
-                group.produce([("a", queue % 3, size + queue % 2) for queue in range(60)])
-            found += await rest(group, "a", tail, 5000)
-        assert all(bodies(found, queue) == group.stored["a", queue] for queue in range(3))
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0, 2: 0})
+    found: list[Got] = []
+    for size in (50, 90, 6000, 50, 700):
+        # More units than wait in memory: they are in the files. And more ranges than the window
+        # holds.
+        for _ in range(2):
+            group.produce([("a", queue % 3, size + queue % 2) for queue in range(60)])
+        found += await rest(group, "a", tail, 5000)
+    assert all(bodies(found, queue) == group.stored["a", queue] for queue in range(3))
     group.close()
 
 
-def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
+async def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
     """A lagging reader continues at the first kept message, and gets the number of skipped ones."""
     group = Group(tmp_path)
     group.configure("a", 2)
     for _ in range(3):
         group.produce([("a", 0, 60)] * 100 + [("a", 1, 60)])
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0})
-        (first,) = await tail.read(group.ends("a"), 1, 1)
-        assert got(first).queue == 0 and len(got(first).bodies) == 1
-        machine, queues = group.driver.group.machine, group.driver.group.store.queues
-        queues.write_waiting()
-        queues.trim(int(machine.units("a", 0, 150, 1)[0][0]))
-        found = await rest(group, "a", tail)
-        mine = [one for one in found if one.queue == 0]
-        assert (mine[0].first, mine[0].skipped) == (150, 149) and not any(
-            one.skipped for one in mine[1:]
-        )
-        assert bodies(found, 0) == group.stored["a", 0][150:]
-        other = [one for one in found if one.queue == 1]
-        assert (other[0].first, other[0].skipped) == (1, 1)
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0})
+    (first,) = await tail.read(group.ends("a"), 1, 1)
+    assert got(first).queue == 0 and len(got(first).bodies) == 1
+    machine, queues = group.driver.group.machine, group.driver.group.store.queues
+    queues.write_waiting()
+    queues.trim(int(machine.units("a", 0, 150, 1)[0][0]))
+    found = await rest(group, "a", tail)
+    mine = [one for one in found if one.queue == 0]
+    assert (mine[0].first, mine[0].skipped) == (150, 149) and not any(
+        one.skipped for one in mine[1:]
+    )
+    assert bodies(found, 0) == group.stored["a", 0][150:]
+    other = [one for one in found if one.queue == 1]
+    assert (other[0].first, other[0].skipped) == (1, 1)
     group.close()
 
 
 @pytest.mark.parametrize("mended", [False, True])
-def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(
+async def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(
     tmp_path: Path, mended: bool
 ) -> None:
     """No part of the damaged read is sent; the damage is reported to the group, which is then
@@ -365,28 +344,23 @@ def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(
     for _ in range(2):
         group.produce([("a", 0, 60)] * 100)
 
-    async def read() -> None:
-        _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
-        running = group.driver.group
-        pos = int(running.machine.units("a", 0, 120, 1)[0][0]) - 48
-        (log_file,) = [
-            path
-            for path in (tmp_path / "g1").glob("dledger-*/data/*")
-            if path.name.endswith("0" * 20)
-        ]
-        with log_file.open("r+b") as file:
-            file.seek(pos + 8)
-            file.write(b"\x7f" * 24)
-        if mended:
-            store = running.store
-            running.reader = LogReader(
-                store.disk,
-                store.log_directory,
-                store.identity.data_file_bytes,
-                store.identity.index_file_bytes,
-            )
-        with pytest.raises(Unreadable):
-            await rest(group, "a", tail)
-        assert (running._damage is None) == mended
-
-    asyncio.run(read())
+    _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
+    running = group.driver.group
+    pos = int(running.machine.units("a", 0, 120, 1)[0][0]) - 48
+    (log_file,) = [
+        path for path in (tmp_path / "g1").glob("dledger-*/data/*") if path.name.endswith("0" * 20)
+    ]
+    with log_file.open("r+b") as file:
+        file.seek(pos + 8)
+        file.write(b"\x7f" * 24)
+    if mended:
+        store = running.store
+        running.reader = LogReader(
+            store.disk,
+            store.log_directory,
+            store.identity.data_file_bytes,
+            store.identity.index_file_bytes,
+        )
+    with pytest.raises(Unreadable):
+        await rest(group, "a", tail)
+    assert (running._damage is None) == mended

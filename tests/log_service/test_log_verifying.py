@@ -377,11 +377,7 @@ def test_only_who_may_use_the_topic_may_ask() -> None:
     assert Bench(log).verdicts(*[pb.Receipt()] * 1001).problem.code == 40000
 
 
-def test_other_calls_are_not_known() -> None:
+async def test_other_calls_are_not_known() -> None:
     """A peer of another version gets an error that says this."""
-
-    async def main() -> None:
-        with pytest.raises(CallRefused, match="does not know"):
-            await Bench(FakeLog(1)).service.execute("g1", f"{LOG_PREFIX}Else", b"")
-
-    asyncio.run(main())
+    with pytest.raises(CallRefused, match="does not know"):
+        await Bench(FakeLog(1)).service.execute("g1", f"{LOG_PREFIX}Else", b"")

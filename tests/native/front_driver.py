@@ -22,7 +22,6 @@ SERVICE = "/test.Echo/"
 METHODS = {
     "Unary": (False, False),
     "Hold": (False, False),
-    "Abort": (False, False),
     "About": (False, False),
     "Big": (False, False),
 }
@@ -106,22 +105,9 @@ class Driver:
             case (native.CALL, call, path, metadata, left, peer, auth, message):
                 name = self._methods[call] = path.removeprefix(SERVICE)
                 if name == "Unary":
-                    answers.append(
-                        (
-                            native.FINISH,
-                            call,
-                            0,
-                            "",
-                            [("kept", "yes"), ("raw-bin", b"\0\xff")],
-                            message,
-                        )
-                    )
+                    answers.append((native.FINISH, call, 0, "", (), message))
                 elif name == "Big":
                     answers.append((native.FINISH, call, 0, "", (), b"b" * int(message)))
-                elif name == "Abort":
-                    answers.append(
-                        (native.FINISH, call, 9, "nicht möglich: 100%\n", [("why", "test")], None)
-                    )
                 elif name == "About":
                     answers.append((native.INITIAL, call, [("early", "1")]))
                     about = {"metadata": metadata, "left": left, "peer": peer, "auth": auth}

@@ -70,33 +70,12 @@ async def failure(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
 
 
 @in_loop
-async def test_unary_with_trailers() -> None:
-    async with running() as (driver, listener), plain(listener.port) as channel:
-        call = unary(channel)(b"hello", timeout=WITHIN_S)
-        assert await call == b"hello"
-        assert dict(await call.trailing_metadata()) == {"kept": "yes", "raw-bin": b"\0\xff"}
-        assert await call.code() == Code.OK
-        await driver.until_stats(buffered_bytes=0, unsent_bytes=0)
-
-
-@in_loop
 async def test_unknown_method_is_unimplemented_without_an_event() -> None:
     async with running() as (driver, listener), plain(listener.port) as channel:
         error = await failure(unary(channel, "Missing")(b"", timeout=WITHIN_S))
         assert (error.code(), error.details()) == (Code.UNIMPLEMENTED, "Method not found!")
         assert driver.events == []
         assert driver.front.stats()["calls_unknown"] == 1
-
-
-@in_loop
-async def test_failure_with_text_and_trailers() -> None:
-    async with running() as (_, listener), plain(listener.port) as channel:
-        error = await failure(unary(channel, "Abort")(b"", timeout=WITHIN_S))
-        assert (error.code(), error.details()) == (
-            Code.FAILED_PRECONDITION,
-            "nicht möglich: 100%\n",
-        )
-        assert dict(error.trailing_metadata()) == {"why": "test"}
 
 
 @in_loop
@@ -291,25 +270,6 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
 
 
 @in_loop
-async def test_ten_megabytes_both_ways() -> None:
-    async with (
-        running() as (driver, listener),
-        plain(listener.port, max_send_message_length=-1) as channel,
-    ):
-        big = os.urandom(10 << 20)
-        assert await unary(channel)(big, timeout=WITHIN_S) == big
-        assert driver.front.stats()["buffered_bytes"] == 0
-
-
-@in_loop
-async def test_five_hundred_at_once() -> None:
-    async with running() as (driver, listener), plain(listener.port) as channel:
-        calls = [unary(channel)(b"%d" % number, timeout=WITHIN_S) for number in range(500)]
-        assert await asyncio.gather(*calls) == [b"%d" % number for number in range(500)]
-        assert driver.front.stats()["calls_total"] == 500
-
-
-@in_loop
 async def test_calls_that_arrive_together_make_one_batch_and_their_answers_one_flush() -> None:
     async with running() as (driver, listener):
         raw = await Raw.open(listener.port)
@@ -369,24 +329,21 @@ async def test_several_threads() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_compressed_requests(algorithm: grpc.Compression) -> None:
-    async def calls() -> None:
-        async with (
-            running(max_message_bytes=1 << 20) as (driver, listener),
-            plain(listener.port) as channel,
-        ):
-            text = b"compressible " * 5000
-            assert await unary(channel)(text, timeout=WITHIN_S, compression=algorithm) == text
-            bomb = await failure(
-                unary(channel)(b"\0" * ((1 << 20) + 1), timeout=WITHIN_S, compression=algorithm)
-            )
-            assert bomb.code() == Code.RESOURCE_EXHAUSTED
-            most = b"\0" * (1 << 20)
-            assert await unary(channel)(most, timeout=WITHIN_S, compression=algorithm) == most
-            assert driver.front.stats()["refused"] == {"too-large": 1}
-            assert driver.front.stats()["buffered_bytes"] == 0
-
-    asyncio.run(calls())
+async def test_compressed_requests(algorithm: grpc.Compression) -> None:
+    async with (
+        running(max_message_bytes=1 << 20) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
+        text = b"compressible " * 5000
+        assert await unary(channel)(text, timeout=WITHIN_S, compression=algorithm) == text
+        bomb = await failure(
+            unary(channel)(b"\0" * ((1 << 20) + 1), timeout=WITHIN_S, compression=algorithm)
+        )
+        assert bomb.code() == Code.RESOURCE_EXHAUSTED
+        most = b"\0" * (1 << 20)
+        assert await unary(channel)(most, timeout=WITHIN_S, compression=algorithm) == most
+        assert driver.front.stats()["refused"] == {"too-large": 1}
+        assert driver.front.stats()["buffered_bytes"] == 0
 
 
 @in_loop
@@ -426,28 +383,23 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_calls(case: str) -> None:
+async def test_malformed_calls(case: str) -> None:
     data, fields, status = MALFORMED[case]
 
-    async def call() -> None:
-        async with running() as (driver, listener):
-            raw = await Raw.open(listener.port)
-            raw.write(
-                frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers("Unary", fields))
-            )
-            raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, data))
-            _, flags, _, payload = await raw.until(by_hand.HEADERS, 1)
-            assert flags & by_hand.END_STREAM
-            assert by_hand.coded("grpc-status", str(status)) in payload
-            # The connection goes on.
-            raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 3, request_headers()))
-            raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 3, message(b"next")))
-            assert (await raw.until(by_hand.DATA, 3))[3] == message(b"next")
-            assert len(driver.events) == 1
-            raw.close()
-            await driver.until_stats(connections=0, buffered_bytes=0)
-
-    asyncio.run(call())
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port)
+        raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers("Unary", fields)))
+        raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, data))
+        _, flags, _, payload = await raw.until(by_hand.HEADERS, 1)
+        assert flags & by_hand.END_STREAM
+        assert by_hand.coded("grpc-status", str(status)) in payload
+        # The connection goes on.
+        raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 3, request_headers()))
+        raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 3, message(b"next")))
+        assert (await raw.until(by_hand.DATA, 3))[3] == message(b"next")
+        assert len(driver.events) == 1
+        raw.close()
+        await driver.until_stats(connections=0, buffered_bytes=0)
 
 
 @in_loop
@@ -1104,17 +1056,6 @@ async def test_a_silent_connection_is_pinged_and_closed() -> None:
 
 
 @in_loop
-async def test_pings_of_clients_are_answered() -> None:
-    async with running() as (_, listener):
-        raw = await Raw.open(listener.port)
-        raw.write(frame(by_hand.PING, 0, 0, b"12345678"))
-        while (found := await raw.until(by_hand.PING))[1] != by_hand.ACK:
-            pass
-        assert found[3] == b"12345678"
-        raw.close()
-
-
-@in_loop
 async def test_drain_lets_calls_end() -> None:
     async with running() as (driver, listener), plain(listener.port) as channel:
         call = asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S))
@@ -1327,41 +1268,34 @@ async def test_new_connections_wait_for_their_turn() -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01"])
-def test_slow_handshakes_end(begin: bytes) -> None:
-    async def wait() -> None:
-        async with running(handshake_s=0.05) as (driver, _):
-            listener = driver.front.listen("127.0.0.1", tls=native.TlsConfig(*Ca().issue("server")))
-            raw = await Raw.open(listener.port, greet=False)
-            raw.write(begin)
-            # The server may have sent its SETTINGS before the preface was complete.
-            assert {kind for kind, *_ in await raw.to_the_end()} <= {by_hand.SETTINGS}
-            await driver.until_refused("slow")
-            await driver.until_stats(connections=0)
-
-    asyncio.run(wait())
+async def test_slow_handshakes_end(begin: bytes) -> None:
+    async with running(handshake_s=0.05) as (driver, _):
+        listener = driver.front.listen("127.0.0.1", tls=native.TlsConfig(*Ca().issue("server")))
+        raw = await Raw.open(listener.port, greet=False)
+        raw.write(begin)
+        # The server may have sent its SETTINGS before the preface was complete.
+        assert {kind for kind, *_ in await raw.to_the_end()} <= {by_hand.SETTINGS}
+        await driver.until_refused("slow")
+        await driver.until_stats(connections=0)
 
 
-def test_silence_ends_before_a_slow_handshake() -> None:
+async def test_silence_ends_before_a_slow_handshake() -> None:
     """A client that has said what it speaks has more time, and the time until its turn counts for
     neither."""
-
-    async def wait() -> None:
-        async with running(first_byte_s=0.05, handshake_s=0.2, new_connections_per_s=2.5) as (
-            driver,
-            listener,
-        ):
-            first = await Raw.open(listener.port)
-            await first.until(by_hand.SETTINGS)
-            late = await Raw.open(listener.port)
-            await late.until(by_hand.SETTINGS)
-            assert "slow" not in driver.front.stats()["refused"], "its turn came after 400 ms"
-            silent = await Raw.open(listener.port, greet=False)
-            assert await silent.to_the_end() == []
-            await driver.until_refused("slow")
-            for raw in (first, late):
-                raw.close()
-
-    asyncio.run(wait())
+    async with running(first_byte_s=0.05, handshake_s=0.2, new_connections_per_s=2.5) as (
+        driver,
+        listener,
+    ):
+        first = await Raw.open(listener.port)
+        await first.until(by_hand.SETTINGS)
+        late = await Raw.open(listener.port)
+        await late.until(by_hand.SETTINGS)
+        assert "slow" not in driver.front.stats()["refused"], "its turn came after 400 ms"
+        silent = await Raw.open(listener.port, greet=False)
+        assert await silent.to_the_end() == []
+        await driver.until_refused("slow")
+        for raw in (first, late):
+            raw.close()
 
 
 @in_loop

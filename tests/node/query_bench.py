@@ -4,7 +4,8 @@ Logs are in memory; lookups scan them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -258,16 +259,12 @@ class QueryBench:
         return ok
 
 
-def with_bench(work: Callable[[QueryBench], Awaitable[None]]) -> None:
-    """Run a test on its own event loop."""
-
-    async def main() -> None:
-        bench = QueryBench()
-        await bench.start()
-        async with asyncio.timeout(30):
-            await work(bench)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def started_bench() -> AsyncIterator[QueryBench]:
+    bench = QueryBench()
+    await bench.start()
+    async with asyncio.timeout(30):
+        yield bench
 
 
 def bodies(answer: admin_pb2.QueryResponse | admin_pb2.PeekResponse) -> list[str]:

@@ -150,7 +150,7 @@ class Calls:
 
     async def Aborts(self, data: bytes, call: ServerCall) -> bytes:
         raise CallAborted(
-            StatusCode.FAILED_PRECONDITION, "not like this: 100 % größer", (("why", "because"),)
+            StatusCode.FAILED_PRECONDITION, "not like this: 100 % größer\n", (("why", "because"),)
         )
 
     async def Breaks(self, data: bytes, call: ServerCall) -> bytes:
@@ -340,7 +340,7 @@ async def test_a_handler_ends_its_call_with_a_status(make: Make) -> None:
         error = await failed(served.unary(channel, "Aborts")(b"", timeout=10))
         assert (error.code(), error.details()) == (
             grpc.StatusCode.FAILED_PRECONDITION,
-            "not like this: 100 % größer",
+            "not like this: 100 % größer\n",
         )
         assert ("why", "because") in tuple(error.trailing_metadata())
         stream = channel.stream_stream(f"/{SERVICE}/Refuses")(timeout=10)

@@ -20,50 +20,12 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster, config_of
 from ledgermq.node.runtime import metrics, mirrored
-from ledgermq.proto import admin_pb2
-from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.state import identity
 from tests import cluster as real
+from tests.cluster import bodies, send, wipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
-
-
-def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: float = 20) -> int:
-    """Send one message through a node. Returns the status code, or -1 if no answer came in time."""
-    message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
-    message.system_properties.message_id = name
-    message.system_properties.message_type = pb.NORMAL
-    with grpc.insecure_channel(
-        real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]
-    ) as channel:
-        call = channel.unary_unary(
-            SEND,
-            request_serializer=pb.SendMessageRequest.SerializeToString,
-            response_deserializer=pb.SendMessageResponse.FromString,
-        )
-        try:
-            response = call(
-                pb.SendMessageRequest(messages=[message]),
-                metadata=(("x-mq-client-id", "test"),),
-                timeout=timeout_s,
-            )
-        except grpc.RpcError:
-            return -1
-    return int(response.status.code)
-
-
-def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
-    """What a node's replica has committed of a topic."""
-    answer = real.admin(
-        cluster,
-        node,
-        "Peek",
-        admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000),
-    )
-    assert answer.status.code == 20000, answer.status.message
-    return {message.body.decode() for message in answer.messages}
 
 
 def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: Path) -> None:
@@ -272,7 +234,8 @@ def test_unusable_or_foreign_data_directories_are_71(single: LocalCluster, tmp_p
 
 
 def test_data_directory_in_use_is_71(tmp_path: Path) -> None:
-    """A second process on the same directory stops at once, before it touches a file."""
+    """A second process on the same directory stops at once, before it touches a file; the first
+    one goes on."""
     with real.running(tmp_path, nodes=1) as cluster:
         command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(cluster.config_file)]
         command += ["--set", "node=n1", "--set", f"data={cluster.data('n1')}"]
@@ -280,6 +243,7 @@ def test_data_directory_in_use_is_71(tmp_path: Path) -> None:
         assert (
             second.returncode == 71 and "used by another process" in second.stderr.splitlines()[-1]
         )
+        real.wait_for(lambda: cluster.ready("n1"), 30, "the first process to serve")
 
 
 def test_missing_secret_is_77_and_assertions_off_is_76(single: LocalCluster) -> None:
@@ -342,12 +306,6 @@ def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(
             lambda: real.status(cluster, leader).health == "ok", 30, "the node to be back"
         )
         real.wait_for(lambda: bodies(cluster, victim, "t") == {"one", "two"}, 60, "both messages")
-
-
-def wipe(cluster: LocalCluster, node: str) -> None:
-    """Remove everything of a node that does not run."""
-    for path in sorted(cluster.data(node).rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def reasons(cluster: LocalCluster, node: str) -> list[str]:
@@ -549,25 +507,3 @@ def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     real.wait_for(lambda: not abort.exists(), 30, "the node's clean stop")
-
-
-def test_lost_map_is_78(tmp_path: Path) -> None:
-    """A read through a map whose file was truncated ends the process with its own exit code, not
-    with a core dump or an endless loop."""
-    code = f"""
-import mmap, os
-from ledgermq.node.process.process import exit_on_lost_map
-exit_on_lost_map()
-path = {str(tmp_path / "file")!r}
-with open(path, "wb") as file:
-    file.write(bytes(1 << 20))
-fd = os.open(path, os.O_RDWR)
-view = memoryview(mmap.mmap(fd, 1 << 20))
-os.truncate(path, 0)
-bytes(view[4096:8192])
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert found.returncode == 78
-    assert found.stderr.startswith("error: ") and "Traceback" not in found.stderr

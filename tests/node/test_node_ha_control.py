@@ -4,7 +4,8 @@ other."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import Appointed
@@ -53,13 +54,11 @@ class World:
         return told
 
 
-def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await body(world)
-        await world.ha_control.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running_world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.ha_control.stop()
 
 
 async def settle() -> None:
@@ -67,11 +66,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_anew() -> None:
+async def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_anew() -> None:
     """With every change of the state, but only what is news; a new replica in the same process
     knows nothing yet."""
-
-    async def body(world: World) -> None:
+    async with running_world() as world:
         world.ha_control.changed()
         assert world.take_told() == []
         world.appointments = {"g1": agreed(), "elsewhere": agreed()}
@@ -84,14 +82,11 @@ def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_ane
         world.ha_control.opened("g1")
         assert world.take_told() == [("g1", agreed(2))]
 
-    run(body)
 
-
-def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once() -> None:
+async def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once() -> None:
     """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not
     wait for each other."""
-
-    async def body(world: World) -> None:
+    async with running_world() as world:
         wish, alter = elect(), AlterIsr("n2", 0, 1, 1, ALL)
         world.ha_control.wished("g1", (wish, wish))
         world.ha_control.wished("g1", (alter,))
@@ -109,13 +104,10 @@ def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once
         await settle()
         assert world.wishes[-1] == ("g1", elect(1))
 
-    run(body)
 
-
-def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_holds() -> None:
+async def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_holds() -> None:
     """Refused, or without a quorum: nothing is kept to be tried again."""
-
-    async def body(world: World) -> None:
+    async with running_world() as world:
         world.appointments = {"g1": agreed()}
         world.ha_control.changed()
         world.take_told()
@@ -130,13 +122,10 @@ def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_ho
             assert world.take_told() == [("g1", agreed())]
         assert len(world.wishes) == 2
 
-    run(body)
 
-
-def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
+async def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
     """Such a request could not be granted, so it is not sent."""
-
-    async def body(world: World) -> None:
+    async with running_world() as world:
         world.appointments = {"g1": agreed(5, 3, 7)}
         for wish in (elect(2, 7), elect(9, 0), AlterIsr("n1", 7, 3, 4, ALL)):
             world.ha_control.wished("g1", (wish,))
@@ -144,5 +133,3 @@ def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
         world.ha_control.wished("g1", (elect(3, 7), AlterIsr("n1", 8, 3, 4, ALL)))
         await settle()
         assert len(world.wishes) == 2
-
-    run(body)

@@ -94,86 +94,71 @@ def test_a_damaged_file_is_said_and_the_seeds_count(tmp_path: Path, content: byt
     assert FILE in (made.load() or "") and made.peers() == {"n2": ("n2:1",), "n3": ("n3:1",)}
 
 
-def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
+async def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
     """`links` stays the same dictionary; a moved peer is reached at its new address, and a removed
     peer is not called any more."""
-
-    async def main() -> None:
-        here = Recorder()
-        accepting = [Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20) for _ in range(2)]
-        ports = [await peers.listen("127.0.0.1:0") for peers in accepting]
-        one = Peers({}, greeter(tmp_path, "n1"), here, 1 << 20)
-        links = one.links
-        one.dial()
-        try:
-            one.set_peers({"n2": [f"127.0.0.1:{ports[0]}"]})
-            link = links["n2"]
-            await here.until(lambda: link.up)
-            assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
-            one.set_peers({"n2": [f"127.0.0.1:{ports[0]}"]})
-            assert here.links == [("n2", True)], "nothing changed, nothing was closed"
-            await accepting[0].stop()
-            one.set_peers({"n2": [f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[0]}"]})
-            await here.until(lambda: here.links[-1] == ("n2", True) and len(here.links) >= 3)
-            assert (
-                link is links["n2"]
-                and (await link.call(peer_pb2.ForwardCall(method="M"))).responses
-            )
-            waiting = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="never")))
-            await asyncio.sleep(0)
-            one.set_peers({})
-            assert not links
-            with pytest.raises((NotSent, Lost)):
-                await waiting
-        finally:
-            await one.stop()
-            await accepting[1].stop()
-
-    asyncio.run(main())
+    here = Recorder()
+    accepting = [Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20) for _ in range(2)]
+    ports = [await peers.listen("127.0.0.1:0") for peers in accepting]
+    one = Peers({}, greeter(tmp_path, "n1"), here, 1 << 20)
+    links = one.links
+    one.dial()
+    try:
+        one.set_peers({"n2": [f"127.0.0.1:{ports[0]}"]})
+        link = links["n2"]
+        await here.until(lambda: link.up)
+        assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+        one.set_peers({"n2": [f"127.0.0.1:{ports[0]}"]})
+        assert here.links == [("n2", True)], "nothing changed, nothing was closed"
+        await accepting[0].stop()
+        one.set_peers({"n2": [f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[0]}"]})
+        await here.until(lambda: here.links[-1] == ("n2", True) and len(here.links) >= 3)
+        assert link is links["n2"] and (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+        waiting = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="never")))
+        await asyncio.sleep(0)
+        one.set_peers({})
+        assert not links
+        with pytest.raises((NotSent, Lost)):
+            await waiting
+    finally:
+        await one.stop()
+        await accepting[1].stop()
 
 
-def test_a_peer_that_is_not_where_it_is_said_to_be_is_found_where_the_file_says(
+async def test_a_peer_that_is_not_where_it_is_said_to_be_is_found_where_the_file_says(
     tmp_path: Path,
 ) -> None:
     """The reported address first, then the seed, in turn."""
-
-    async def main() -> None:
-        here = Recorder()
-        accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
-        port = await accepting.listen("127.0.0.1:0")
-        one = Peers(
-            {"n2": ["127.0.0.1:1", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20
-        )
-        one.dial()
-        try:
-            await here.until(lambda: one.links["n2"].up)
-        finally:
-            await one.stop()
-            await accepting.stop()
-
-    asyncio.run(main())
+    here = Recorder()
+    accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
+    port = await accepting.listen("127.0.0.1:0")
+    one = Peers(
+        {"n2": ["127.0.0.1:1", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20
+    )
+    one.dial()
+    try:
+        await here.until(lambda: one.links["n2"].up)
+    finally:
+        await one.stop()
+        await accepting.stop()
 
 
-def test_the_stream_of_a_node_that_was_removed_ends(tmp_path: Path) -> None:
+async def test_the_stream_of_a_node_that_was_removed_ends(tmp_path: Path) -> None:
     """It does not wait until the removed node's process stops, and the next greeting is refused."""
-
-    async def main() -> None:
-        here = Recorder()
-        two = greeter(tmp_path, "n2")
-        accepting = Peers({"n1": ["127.0.0.1:1"]}, two, Recorder(), 1 << 20)
-        port = await accepting.listen("127.0.0.1:0")
-        one = Peers({"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20)
-        one.dial()
-        try:
-            await here.until(lambda: one.links["n2"].up)
-            object.__setattr__(two, "roll", FixedRoll(frozenset(), frozenset({"n1"})))
-            accepting.set_peers({})
-            async with asyncio.timeout(20):
-                while one.links["n2"].refusal is None:
-                    await asyncio.sleep(0.01)
-            assert "was removed from this cluster" in (one.links["n2"].refusal or "")
-        finally:
-            await one.stop()
-            await accepting.stop()
-
-    asyncio.run(main())
+    here = Recorder()
+    two = greeter(tmp_path, "n2")
+    accepting = Peers({"n1": ["127.0.0.1:1"]}, two, Recorder(), 1 << 20)
+    port = await accepting.listen("127.0.0.1:0")
+    one = Peers({"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20)
+    one.dial()
+    try:
+        await here.until(lambda: one.links["n2"].up)
+        object.__setattr__(two, "roll", FixedRoll(frozenset(), frozenset({"n1"})))
+        accepting.set_peers({})
+        async with asyncio.timeout(20):
+            while one.links["n2"].refusal is None:
+                await asyncio.sleep(0.01)
+        assert "was removed from this cluster" in (one.links["n2"].refusal or "")
+    finally:
+        await one.stop()
+        await accepting.stop()

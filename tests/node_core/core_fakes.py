@@ -11,7 +11,7 @@ import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Lease, Receive
 from ledgermq.node.broker.calls.operator_calls import Configure, Mark, Trim
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
 from ledgermq.node.broker.filters.filters import TagFilter
@@ -31,6 +31,7 @@ from ledgermq.proto.records import control
 from ledgermq.proto.types import (
     I64,
     Draft,
+    GroupConfig,
     Permission,
     Range,
     ReplicaStatus,
@@ -453,6 +454,28 @@ class Bench:
         self.replicator.lead(self.replicator.term + 1 if term is None else term)
         self.turn()
 
+    def successor(
+        self, term: int | None = None, *, end: int | None = None, snapshot: bool = False
+    ) -> Bench:
+        """Another replica of the log, up to entry `end` or to its end, leads at the same moment,
+        after this one has given up its office. Its state is that of the log as far as it is
+        committed, or of a snapshot, and the same either way (I8)."""
+        term = self.replicator.term + 1 if term is None else term
+        self.replicator.follow(term, None)
+        self.turn()
+        if end is not None:
+            self.log.cut(end)
+        new = Bench(self.log, self.settings, "n2" if self.replicator.node == "n1" else "n1")
+        if snapshot:
+            new.queues.rows = {key: list(rows) for key, rows in self.queues.rows.items()}
+            new.machine.restore(self.machine.export(LOG_ID))
+        new.now_ns, new.tokens, new.done = self.now_ns, self.tokens, self.done
+        new.replicator.commit_index = self.replicator.commit_index
+        new.turn()
+        assert new.machine.export(LOG_ID) == self.machine.export(LOG_ID), "I8"
+        new.lead(term)
+        return new
+
     def turn(self, *calls: Call, at_ns: int | None = None) -> TurnOutput:
         if at_ns is not None:
             self.now_ns = at_ns
@@ -603,6 +626,16 @@ class Bench:
         return outcome.lease_number  # type: ignore[union-attr]
 
 
+def leading(queues: int = 1, max_attempts: int = 17, *, fifo: bool = False) -> Bench:
+    """A leader with the topic `t` and the consumer group `g`."""
+    bench = Bench()
+    bench.lead(1)
+    bench.configure("t", queues)
+    groups = (GroupConfig("", "g", max_attempts, fifo=fifo),)
+    bench.ask(Configure(next(bench.tokens), groups=groups))
+    return bench
+
+
 def draft(
     body: str,
     topic: str = "t",
@@ -616,7 +649,3 @@ def draft(
 
 def handle(lease: Lease, group: str = "g", topic: str = "t") -> Handle:
     return Handle(group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
-
-
-def of_token(done: Sequence[Done], token: int) -> list[Outcome]:
-    return [item.outcome for item in done if item.token == token]

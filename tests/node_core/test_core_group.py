@@ -71,23 +71,6 @@ def records(log: MemoryLog) -> list[control.ControlRecord | str]:
 # The main road
 
 
-def test_produce_receive_ack() -> None:
-    """A message is stored, leased once, acknowledged, and never delivered again."""
-    b = make()
-    sent = b.send("a", "b")
-    assert isinstance(sent, Produced) and sent.queue_offsets == (0, 1)
-    leases = b.receive()
-    assert [(x.queue_offset, x.attempt, decode_record(x.record).body) for x in leases] == [
-        (0, 1, b"a"),
-        (1, 1, b"b"),
-    ]
-    assert b.receive() == ()
-    assert b.ack(*leases) == (True, True)
-    b.pass_time(10**12)
-    assert b.receive() == ()
-    assert b.machine.delivery.in_flight == 0
-
-
 def test_one_batch_and_few_records_a_turn() -> None:
     """All calls of a turn share one proposal; acknowledgements share one record, changes
     another."""
@@ -144,21 +127,6 @@ def test_an_answer_that_hangs_on_an_uncommitted_entry_waits_for_it() -> None:
     b.replicator.follow(2, "n2")
     b.turn()
     assert b.done[first.token] == b.done[second.token] == Refused("unknown-outcome", "n2")
-
-
-def test_a_lease_under_way_is_not_given_twice() -> None:
-    """Two Receives in one turn, and one in the next, before anything is committed."""
-    b = make()
-    b.send(*"abcd")
-    b.replicator.commit_at_once = False
-    polls = [b.poll(n=2), b.poll(n=1)]
-    b.turn(*polls)
-    polls.append(b.poll(n=5))
-    b.turn(polls[2])
-    b.replicator.commit_index = b.log.end_index
-    b.turn()
-    got = [[x.queue_offset for x in b.done[poll.token].leases] for poll in polls]  # type: ignore[union-attr]
-    assert got == [[0, 1], [2], [3]]
 
 
 def test_waiting_receives_are_served_in_order_of_arrival() -> None:
@@ -633,15 +601,6 @@ def test_a_group_that_was_only_used_is_deleted_once_it_is_created() -> None:
     assert [(x.queue_offset, x.attempt) for x in b.receive()] == [(0, 1), (1, 1)]
 
 
-def test_attempts_are_counted_against_the_groups_own_limit() -> None:
-    """The limit of the group's record, not the default."""
-    b = make()
-    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", max_attempts=2),)))
-    b.send("a")
-    assert [len(b.receive(invisible_ms=0)) for _ in range(4)] == [1, 1, 0, 0]
-    assert b.group.statistics()["dead_lettered"] == 1
-
-
 def test_an_unknown_control_record_stops_before_anything_is_applied() -> None:
     """A newer version's log is not half understood: the error carries the exit code."""
     b = make()
@@ -696,27 +655,6 @@ def test_status_carries_the_applied_index() -> None:
     b = make()
     assert b.group.status().applied_index == b.machine.applied_index == b.log.end_index
     assert b.group.status().role is Role.LEADER
-
-
-def test_replayed_and_restored_state_agree_and_go_on_alike() -> None:
-    """State from the log, from a snapshot and its tail, and on the leader itself is the same
-    (I8)."""
-    b = make()
-    b.send(*"abcdef")
-    leases = b.receive(n=4)
-    b.ack(leases[0])
-    snapshot = b.machine.export(LOG_ID)
-    ends = {key: list(rows) for key, rows in b.queues.rows.items()}
-    b.change(leases[1], 5000)
-    b.send("g", tag="x")
-    b.receive(group="other", tags=("x",))
-    replayed, restored = Bench(b.log), Bench(b.log)
-    restored.queues.rows = ends
-    restored.machine.restore(snapshot)
-    for other in (replayed, restored):
-        other.replicator.commit_index = b.replicator.commit_index
-        other.turn()
-        assert other.machine.export(LOG_ID) == b.machine.export(LOG_ID)
 
 
 # Bounded memory

@@ -22,7 +22,7 @@ from ledgermq.node.process.local import Child
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import ExitCode
 from tests.builds import Build
-from tests.cluster import admin, leader, wait_for
+from tests.cluster import admin, leader, wait_for, wipe
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import GROUP, FaultyCluster
 from tests.faults.test_faults_disk import BadDisks
@@ -245,7 +245,7 @@ def transfer(cluster: SoakedCluster, chance: random.Random) -> None:
 def lost_directory(cluster: SoakedCluster, chance: random.Random) -> None:
     victim = cluster.pick(chance)
     cluster.kill(victim)
-    cluster.wipe(victim)
+    wipe(cluster, victim)
     cluster.back(victim)
 
 
@@ -255,7 +255,7 @@ def member_moved(cluster: SoakedCluster, chance: random.Random) -> None:
     cli.ok("member", "remove", victim, "--yes", "--timeout", "60s")
     wait_for(lambda: _leads_without(cluster, victim), WAIT_S, f"a leader other than {victim}")
     assert cluster.terminate(victim) == 0
-    cluster.wipe(victim)
+    wipe(cluster, victim)
     cluster.own_settings[victim] = ("join=true",)
     cluster.start(victim)
     cli.ok("member", "add", victim, "--address", cluster.address(victim), "--timeout", "60s")

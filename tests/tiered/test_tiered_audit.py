@@ -238,39 +238,6 @@ def test_a_store_that_was_rolled_back_is_named_by_what_replicas_found_there(case
     assert case.found() == [("stored.gap", f"{file_name(SIZE)}.json", SIZE, case.begin)]
 
 
-def test_an_older_version_of_a_file_is_told_from_a_foreign_one(case: Case) -> None:
-    """Another file than the sealed one, with a manifest that fits it: an older version if the store
-    kept the description of both."""
-    key, manifest = case.key(".log", SIZE), case.key(".json", SIZE)
-    data = case.store.objects.pop(key)
-    other = data[:9000] + bytes([data[9000] ^ 1]) + data[9001:]
-    sha256 = _digest(other)
-    case.store.objects[f"g1/{case.log_id}/{file_name(SIZE)}-{sha256}.log"] = other
-    before = case.store.objects[manifest]
-    case.change(manifest, sha256=sha256)
-    rules = {rule for rule, *_ in case.found()}
-    assert "stored.seal" in rules and "stored.older" not in rules
-    case.store.objects[f"g1/{case.log_id}/{file_name(SIZE)}-{sha256}.former"] = before
-    assert "stored.older" in {rule for rule, *_ in case.found()}
-
-
-def test_another_log_is_foreign(case: Case) -> None:
-    """A folder of an unknown log, a manifest of one, a file that no manifest names, and a
-    description of another cluster."""
-    for key in list(case.store.objects):
-        case.store.objects[key.replace(case.log_id, "other-log")] = case.store.objects[key]
-    [(rule, file, start, end)] = case.found()
-    assert (rule, file, start) == ("stored.foreign", "other-log", 0) and end > 3 * SIZE
-    for key in [key for key in case.store.objects if "other-log" in key]:
-        del case.store.objects[key]
-    stray = f"{file_name(SIZE)}-{'ab' * 32}.log"
-    case.store.objects[f"g1/{case.log_id}/{stray}"] = b"123"
-    assert case.found() == [("stored.foreign", stray, 0, 3)]
-    del case.store.objects[f"g1/{case.log_id}/{stray}"]
-    case.change(f"g1/{case.log_id}/log.json", cluster_id="another")
-    assert [(rule, file) for rule, file, *_ in case.found()] == [("stored.foreign", "log.json")]
-
-
 @pytest.mark.parametrize(
     "field", ["term", "chain", "first", "last", "last_term", "last_chain", "last_store_ms"]
 )
@@ -394,23 +361,6 @@ def test_a_file_that_differs_from_the_replicas_is_named(case: Case) -> None:
     result = case.audit()
     assert {finding.replica for finding in result.findings} == {"n1"}
     assert stored_of(result).replicas == {"n1": [(case.begin + SIZE, case.end)]}
-
-
-def test_an_intact_file_that_is_not_the_replicas_is_named(case: Case) -> None:
-    """Both are whole by themselves, and end with different chain words."""
-    result = case.audit()
-    group, at = result.groups[0], case.begin // SIZE
-    assert result.store is not None
-    report = next(report for report in result.store.reports.values() if report.base == at * SIZE)
-    own = next(report for report in group.replicas[0].reports if report.base == at * SIZE)
-    own.last_chain ^= 1
-    group.stored.clear()
-    result.store.check(group)
-    [finding] = group.findings
-    assert (finding.flaw.rule, finding.flaw.file) == (
-        "stored.replica",
-        report.file,
-    ) and "that of n1 with" in finding.flaw.proof
 
 
 def test_a_store_that_does_not_answer_makes_the_audit_incomplete(

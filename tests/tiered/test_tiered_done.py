@@ -24,10 +24,10 @@ from tests.cluster import (
     running,
     target,
     wait_for,
+    wipe,
 )
 from tests.contract.official import official, simple
 from tests.e2e.command_line import CommandLine
-from tests.e2e.test_e2e_install import wipe
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 from tests.tiered.test_tiered_cluster import (
     BODY,

@@ -1,5 +1,5 @@
-"""Native readers on real processes while leaders and members are killed: each offset once and in
-order, each queue with one owner."""
+"""A native consumer group on real processes while members and their coordinator are killed: each
+queue with one owner."""
 
 from __future__ import annotations
 
@@ -12,101 +12,18 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import log_pb2 as pb
 from tests.cluster import create_topic, leader, running, target
-from tests.e2e.native.test_e2e_native_produce import FRAMES, MESSAGES, OPTIONS, SERVICE, Producer
+from tests.e2e.native.test_e2e_native_produce import OPTIONS, SERVICE
 
 pytestmark = pytest.mark.slow
 
 QUEUES = 4
 WITHIN_S = 90.0
 GONE = (grpc.RpcError, asyncio.InvalidStateError)
-
-
-class Reader:
-    """Reads all queues of topic T from the first message on, at the leader; after a redirect or a
-    broken stream it continues after its last entry."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self.next = dict.fromkeys(range(QUEUES), 0)
-        self.bodies: list[bytes] = []
-        self.streams = 0
-
-    async def run(self, count: int) -> None:
-        until = time.monotonic() + WITHIN_S
-        while len(self.bodies) < count:
-            assert time.monotonic() < until, f"{len(self.bodies)} of {count} messages came"
-            for node, child in self._cluster.children.items():
-                if child.exit_code is None and len(self.bodies) < count:
-                    async with grpc.aio.insecure_channel(
-                        target(self._cluster, node), options=OPTIONS
-                    ) as channel:
-                        with contextlib.suppress(*GONE):
-                            await self._stream(channel, count)
-            await asyncio.sleep(0.05)
-
-    async def _stream(self, channel: grpc.aio.Channel, count: int) -> None:
-        call: Any = channel.stream_stream(
-            SERVICE + "Fetch", response_deserializer=pb.FetchResponse.FromString
-        )()
-        opening = pb.OpenFetch(broker_group="g1", topic="T", credit_bytes=20_000)
-        getattr(opening, "from").extend(
-            pb.FetchFrom(queue=queue, offset=offset) for queue, offset in self.next.items()
-        )
-        await call.write(pb.FetchRequest(open=opening).SerializeToString())
-        while len(self.bodies) < count:
-            found = await call.read()
-            if found is grpc.aio.EOF or found.WhichOneof("response") in ("redirect", "problem"):
-                return
-            if found.HasField("opened"):
-                self.streams += 1
-            if found.HasField("entries"):
-                self._take(found.entries)
-                await call.write(
-                    pb.FetchRequest(credit_bytes=len(found.entries.entries)).SerializeToString()
-                )
-
-    def _take(self, entries: pb.Entries) -> None:
-        assert entries.first_offset == self.next[entries.queue] and not entries.skipped, (
-            "each offset once, in order, none left out"
-        )
-        at = 0
-        for size in np.frombuffer(entries.sizes, "<u4").tolist():
-            record = entries.entries[at + 48 : at + size]
-            at += size
-            length = int.from_bytes(record[84:88], "big")
-            self.bodies.append(record[88 : 88 + length])
-            self.next[entries.queue] += 1
-
-
-def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -> None:
-    """A producer sends through the same kills: the reader gets each sent message once, each queue
-    in order."""
-    with running(tmp_path) as cluster:
-        create_topic(cluster, "T", queues=QUEUES)
-        killed = leader(cluster)
-
-        async def both() -> Reader:
-            reader = Reader(cluster)
-            reading = asyncio.create_task(reader.run(FRAMES * MESSAGES))
-            # Only a reader that is served by the leader loses its stream with it.
-            while not reader.streams and not reading.done():
-                await asyncio.sleep(0.01)
-            await asyncio.gather(
-                reading, Producer(cluster).run(FRAMES, lambda: cluster.kill(killed))
-            )
-            return reader
-
-        reader = asyncio.run(both())
-        cluster.start(killed)
-        cluster.wait_ready()
-        assert sorted(map(int, reader.bodies)) == list(range(FRAMES * MESSAGES))
-        assert sum(reader.next.values()) == FRAMES * MESSAGES and reader.streams >= 2
 
 
 class Member:

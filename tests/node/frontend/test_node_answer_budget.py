@@ -42,40 +42,37 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_a_group_reads_is_held_until_the_task_ends() -> None:
-    async def scenario() -> None:
-        budget, go_on, heard = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event(), 0
+async def test_what_a_group_reads_is_held_until_the_task_ends() -> None:
+    budget, go_on, heard = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event(), 0
 
-        def listener() -> None:
-            nonlocal heard
-            heard += 1
+    def listener() -> None:
+        nonlocal heard
+        heard += 1
 
-        budget.on_room(listener)
+    budget.on_room(listener)
 
-        async def call() -> None:
-            entered = budget.enter(7)
-            budget.take(7, 200)
-            assert budget.held_bytes == 200 * COPIES
-            budget.leave(entered)
-            await go_on.wait()
+    async def call() -> None:
+        entered = budget.enter(7)
+        budget.take(7, 200)
+        assert budget.held_bytes == 200 * COPIES
+        budget.leave(entered)
+        await go_on.wait()
 
-        task = in_task("a", call)
-        await settled()
-        assert budget.held_bytes == 400 and budget.open
-        # The connection is at its limit; the others are not.
-        entered = in_task("a", lambda: entered_as(budget, 8))
-        other = in_task("b", lambda: entered_as(budget, 9))
-        await settled()
-        assert not budget.admits(8) and budget.admits(9)
-        assert heard == 0 and budget.version == 0
-        go_on.set()
-        await task
-        await settled()
-        assert budget.held_bytes == 0 and heard == 1 and budget.version == 1 and budget.admits(8)
-        for waiting in (entered, other):
-            waiting.cancel()
-
-    asyncio.run(scenario())
+    task = in_task("a", call)
+    await settled()
+    assert budget.held_bytes == 400 and budget.open
+    # The connection is at its limit; the others are not.
+    entered = in_task("a", lambda: entered_as(budget, 8))
+    other = in_task("b", lambda: entered_as(budget, 9))
+    await settled()
+    assert not budget.admits(8) and budget.admits(9)
+    assert heard == 0 and budget.version == 0
+    go_on.set()
+    await task
+    await settled()
+    assert budget.held_bytes == 0 and heard == 1 and budget.version == 1 and budget.admits(8)
+    for waiting in (entered, other):
+        waiting.cancel()
 
 
 async def entered_as(budget: AnswerBudget, token: int) -> None:
@@ -86,16 +83,13 @@ async def entered_as(budget: AnswerBudget, token: int) -> None:
         budget.leave(entered)
 
 
-def test_the_limit_of_the_node_closes_the_budget_for_all() -> None:
-    async def scenario() -> None:
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        share = await budget.reserve(LIMIT)
-        assert not budget.open and not budget.admits(1)
-        share.settle(LIMIT - 1)
-        assert budget.open and budget.admits(1)
-        assert budget.version == 1, "the groups ask again as soon as there is room"
-
-    asyncio.run(scenario())
+async def test_the_limit_of_the_node_closes_the_budget_for_all() -> None:
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    share = await budget.reserve(LIMIT)
+    assert not budget.open and not budget.admits(1)
+    share.settle(LIMIT - 1)
+    assert budget.open and budget.admits(1)
+    assert budget.version == 1, "the groups ask again as soon as there is room"
 
 
 def test_messages_for_a_caller_that_is_gone_are_not_counted() -> None:
@@ -104,196 +98,169 @@ def test_messages_for_a_caller_that_is_gone_are_not_counted() -> None:
     assert budget.held_bytes == 0
 
 
-def test_reads_wait_in_their_order_and_a_full_connection_keeps_nobody_else_waiting() -> None:
-    async def scenario() -> None:
-        budget, order = AnswerBudget(LIMIT, CONNECTION_LIMIT), []
-        held = [
-            await in_task("a", lambda: budget.reserve(350)),
-            await in_task("", lambda: budget.reserve(600)),
-        ]
+async def test_reads_wait_in_their_order_and_a_full_connection_keeps_nobody_else_waiting() -> None:
+    budget, order = AnswerBudget(LIMIT, CONNECTION_LIMIT), []
+    held = [
+        await in_task("a", lambda: budget.reserve(350)),
+        await in_task("", lambda: budget.reserve(600)),
+    ]
 
-        async def read(name: str, size: int) -> Share:
-            share = await budget.reserve(size)
-            order.append(name)
-            return share
+    async def read(name: str, size: int) -> Share:
+        share = await budget.reserve(size)
+        order.append(name)
+        return share
 
-        tasks = [
-            in_task("a", lambda: read("a", 100)),
-            in_task("b", lambda: read("b1", 300)),
-            in_task("b", lambda: read("b2", 60)),
-        ]
-        await settled()
-        assert order == []
-        held[1].settle(300)
-        await settled()
-        assert order == ["b1"], (
-            "there is room for 350 bytes: not for b2 beside b1, and a has its own limit"
-        )
-        held[0].settle(0)
-        await settled()
-        assert order == ["b1", "a", "b2"]
-        assert budget.held_bytes == 300 + 100 + 300 + 60
-        for task in tasks:
-            (await task).settle(0)
-        held[1].settle(0)
-        assert budget.held_bytes == 0
-
-    asyncio.run(scenario())
+    tasks = [
+        in_task("a", lambda: read("a", 100)),
+        in_task("b", lambda: read("b1", 300)),
+        in_task("b", lambda: read("b2", 60)),
+    ]
+    await settled()
+    assert order == []
+    held[1].settle(300)
+    await settled()
+    assert order == ["b1"], (
+        "there is room for 350 bytes: not for b2 beside b1, and a has its own limit"
+    )
+    held[0].settle(0)
+    await settled()
+    assert order == ["b1", "a", "b2"]
+    assert budget.held_bytes == 300 + 100 + 300 + 60
+    for task in tasks:
+        (await task).settle(0)
+    held[1].settle(0)
+    assert budget.held_bytes == 0
 
 
-def test_the_first_read_is_never_too_large() -> None:
-    async def scenario() -> None:
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        with await in_task("a", lambda: budget.reserve(10 * LIMIT)):
-            assert budget.held_bytes == 10 * LIMIT
-        assert budget.held_bytes == 0
-
-    asyncio.run(scenario())
+async def test_the_first_read_is_never_too_large() -> None:
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    with await in_task("a", lambda: budget.reserve(10 * LIMIT)):
+        assert budget.held_bytes == 10 * LIMIT
+    assert budget.held_bytes == 0
 
 
-def test_a_read_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
+async def test_a_read_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
     """Also in the moment when its turn has come."""
-
-    async def scenario() -> None:
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        held = await budget.reserve(LIMIT)
-        waits, chosen = (
-            in_task("", lambda: budget.reserve(10)),
-            in_task("", lambda: budget.reserve(20)),
-        )
-        await settled()
-        waits.cancel()
-        await settled()
-        held.settle(0)
-        assert budget.held_bytes == 20
-        chosen.cancel()
-        await settled()
-        assert chosen.cancelled() and budget.held_bytes == 0
-
-    asyncio.run(scenario())
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    held = await budget.reserve(LIMIT)
+    waits, chosen = (
+        in_task("", lambda: budget.reserve(10)),
+        in_task("", lambda: budget.reserve(20)),
+    )
+    await settled()
+    waits.cancel()
+    await settled()
+    held.settle(0)
+    assert budget.held_bytes == 20
+    chosen.cancel()
+    await settled()
+    assert chosen.cancelled() and budget.held_bytes == 0
 
 
-def test_too_many_waiting_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiting_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_budget, "WAITERS_MAX", 1)
 
-    async def scenario() -> None:
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        await budget.reserve(LIMIT)
-        waits = in_task("", lambda: budget.reserve(1))
-        await settled()
-        with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
-            await budget.reserve(1)
-        assert refused.value.code == Code.TOO_MANY_REQUESTS
-        waits.cancel()
-
-    asyncio.run(scenario())
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    await budget.reserve(LIMIT)
+    waits = in_task("", lambda: budget.reserve(1))
+    await settled()
+    with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
+        await budget.reserve(1)
+    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    waits.cancel()
 
 
-def test_answers_of_other_nodes_are_held_and_refused_beyond_the_reserve() -> None:
-    async def scenario() -> None:
-        budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
+async def test_answers_of_other_nodes_are_held_and_refused_beyond_the_reserve() -> None:
+    budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
 
-        async def call() -> list[bool]:
-            return [
-                budget.charge(size)
-                for size in (
-                    SMALL_BYTES,
-                    BULKY_BYTES // 2,
-                    BULKY_BYTES // 2,
-                    SMALL_BYTES + 1,
-                    SMALL_BYTES,
-                )
-            ]
+    async def call() -> list[bool]:
+        return [
+            budget.charge(size)
+            for size in (
+                SMALL_BYTES,
+                BULKY_BYTES // 2,
+                BULKY_BYTES // 2,
+                SMALL_BYTES + 1,
+                SMALL_BYTES,
+            )
+        ]
 
-        task = in_task("a", call)
-        assert await task == [True, True, True, False, True]
-        await settled()
-        assert budget.held_bytes == 0
-
-    asyncio.run(scenario())
+    task = in_task("a", call)
+    assert await task == [True, True, True, False, True]
+    await settled()
+    assert budget.held_bytes == 0
 
 
-def test_a_call_to_another_node_waits_for_room_until_its_deadline() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        share = await budget.reserve(LIMIT)
-        with pytest.raises(LedgerError):
-            await budget.room(loop.time())
-        waits = asyncio.create_task(budget.room(loop.time() + 60))
-        await settled()
-        assert not waits.done()
-        share.settle(0)
-        await waits
-        assert budget.held_bytes == 0
-
-    asyncio.run(scenario())
+async def test_a_call_to_another_node_waits_for_room_until_its_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    share = await budget.reserve(LIMIT)
+    with pytest.raises(LedgerError):
+        await budget.room(loop.time())
+    waits = asyncio.create_task(budget.room(loop.time() + 60))
+    await settled()
+    assert not waits.done()
+    share.settle(0)
+    await waits
+    assert budget.held_bytes == 0
 
 
 def test_other_workers_bring_the_calls_of_many_clients() -> None:
     assert connection_of("unix:") == "" and connection_of("ipv4:192.0.2.1:5") == "ipv4:192.0.2.1:5"
 
 
-def test_answers_that_grow_do_not_wait_for_each_other() -> None:
+async def test_answers_that_grow_do_not_wait_for_each_other() -> None:
     """All of them hold bytes and want more than there is: they go beyond the limit one after the
     other, each until its task ends. What fits does not wait."""
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    ends = [asyncio.Event() for _ in range(4)]
+    grown: list[int] = []
 
-    async def scenario() -> None:
-        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
-        ends = [asyncio.Event() for _ in range(4)]
-        grown: list[int] = []
+    async def call(number: int, size: int) -> None:
+        await budget.reserve_for_task(300)
+        await settled()
+        await budget.grow(size, asyncio.get_running_loop().time() + 60)
+        grown.append(number)
+        await ends[number].wait()
 
-        async def call(number: int, size: int) -> None:
-            await budget.reserve_for_task(300)
-            await settled()
-            await budget.grow(size, asyncio.get_running_loop().time() + 60)
-            grown.append(number)
-            await ends[number].wait()
-
-        tasks = [in_task("", lambda number=number: call(number, 5000)) for number in range(3)]  # type: ignore[misc]
-        tasks.append(in_task("", lambda: call(3, 50)))
+    tasks = [in_task("", lambda number=number: call(number, 5000)) for number in range(3)]  # type: ignore[misc]
+    tasks.append(in_task("", lambda: call(3, 50)))
+    for _ in range(3):
+        await settled()
+    assert (grown, budget.held_bytes) == ([0], 3 * 300 + 5000), (
+        "the others wait, and the small call for its first bytes"
+    )
+    for number in (0, 1):
+        ends[number].set()
+        await tasks[number]
         for _ in range(3):
             await settled()
-        assert (grown, budget.held_bytes) == ([0], 3 * 300 + 5000), (
-            "the others wait, and the small call for its first bytes"
-        )
-        for number in (0, 1):
-            ends[number].set()
-            await tasks[number]
-            for _ in range(3):
-                await settled()
-            assert number + 1 in grown and budget.held_bytes <= 4 * 300 + 5000 + 50
-        for end in ends:
-            end.set()
-        await asyncio.gather(*tasks)
-        await settled()
-        assert sorted(grown) == [0, 1, 2, 3] and budget.held_bytes == 0
-
-    asyncio.run(scenario())
-
-
-def test_an_answer_whose_turn_does_not_come_is_refused() -> None:
-    """By its time, with nothing held."""
-
-    async def scenario() -> None:
-        budget, end = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event()
-
-        async def first() -> None:
-            await budget.reserve_for_task(1)
-            await budget.grow(LIMIT, asyncio.get_running_loop().time() + 60)
-            await end.wait()
-
-        task = in_task("a", first)
-        await settled()
-        with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
-            await in_task("b", lambda: budget.grow(1, asyncio.get_running_loop().time() - 1))
-        assert refused.value.code == Code.TOO_MANY_REQUESTS and budget.held_bytes == LIMIT + 1
+        assert number + 1 in grown and budget.held_bytes <= 4 * 300 + 5000 + 50
+    for end in ends:
         end.set()
-        await task
-        await settled()
-        assert budget.held_bytes == 0 and not budget._beyond.locked()
+    await asyncio.gather(*tasks)
+    await settled()
+    assert sorted(grown) == [0, 1, 2, 3] and budget.held_bytes == 0
 
-    asyncio.run(scenario())
+
+async def test_an_answer_whose_turn_does_not_come_is_refused() -> None:
+    """By its time, with nothing held."""
+    budget, end = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event()
+
+    async def first() -> None:
+        await budget.reserve_for_task(1)
+        await budget.grow(LIMIT, asyncio.get_running_loop().time() + 60)
+        await end.wait()
+
+    task = in_task("a", first)
+    await settled()
+    with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
+        await in_task("b", lambda: budget.grow(1, asyncio.get_running_loop().time() - 1))
+    assert refused.value.code == Code.TOO_MANY_REQUESTS and budget.held_bytes == LIMIT + 1
+    end.set()
+    await task
+    await settled()
+    assert budget.held_bytes == 0 and not budget._beyond.locked()
 
 
 STEPS = st.lists(

@@ -54,46 +54,40 @@ def methods(
     }
 
 
-def test_bulky_reads_take_turns_and_others_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
-        service, served = methods(monkeypatch, budget)
-        assert served.keys() >= BULKY
-        go_on = asyncio.Event()
-
-        async def call() -> bytes:
-            answer: bytes = await served["Peek"](b"", None)
-            await go_on.wait()
-            return answer
-
-        first = asyncio.create_task(call())
-        await asyncio.sleep(0)
-        assert service.held == [BULKY_BYTES] and len(BODY) * COPIES < budget.held_bytes < 3 * len(
-            BODY
-        )
-        second = asyncio.create_task(call())
-        await served["ClusterStatus"](b"", None)
-        assert len(service.held) == 2, (
-            "the second Peek waits until the client has taken the first answer"
-        )
-        go_on.set()
-        assert await first == await second
-        await asyncio.sleep(0)
-        assert len(service.held) == 3
-        assert budget.held_bytes == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_read_for_which_too_many_wait_is_refused_in_words(
+async def test_bulky_reads_take_turns_and_others_do_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
-        _, served = methods(monkeypatch, budget)
-        await budget.reserve(1)
-        monkeypatch.setattr(answer_budget, "WAITERS_MAX", 0)
-        status = admin_pb2.PeekResponse.FromString(await served["Peek"](b"", None)).status
-        assert status.code == Code.TOO_MANY_REQUESTS and "limits.buffered_bytes" in status.message
+    budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
+    service, served = methods(monkeypatch, budget)
+    assert served.keys() >= BULKY
+    go_on = asyncio.Event()
 
-    asyncio.run(scenario())
+    async def call() -> bytes:
+        answer: bytes = await served["Peek"](b"", None)
+        await go_on.wait()
+        return answer
+
+    first = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    assert service.held == [BULKY_BYTES] and len(BODY) * COPIES < budget.held_bytes < 3 * len(BODY)
+    second = asyncio.create_task(call())
+    await served["ClusterStatus"](b"", None)
+    assert len(service.held) == 2, (
+        "the second Peek waits until the client has taken the first answer"
+    )
+    go_on.set()
+    assert await first == await second
+    await asyncio.sleep(0)
+    assert len(service.held) == 3
+    assert budget.held_bytes == 0
+
+
+async def test_a_read_for_which_too_many_wait_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
+    _, served = methods(monkeypatch, budget)
+    await budget.reserve(1)
+    monkeypatch.setattr(answer_budget, "WAITERS_MAX", 0)
+    status = admin_pb2.PeekResponse.FromString(await served["Peek"](b"", None)).status
+    assert status.code == Code.TOO_MANY_REQUESTS and "limits.buffered_bytes" in status.message

@@ -20,7 +20,7 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, GroupConfig
-from tests.node.query_bench import NAME, QueryBench, with_bench
+from tests.node.query_bench import NAME, QueryBench, started_bench
 from tests.node_core.core_fakes import EPOCH_MS, SECOND
 
 
@@ -222,7 +222,7 @@ STORIES: dict[Callable[[Story], Awaitable[None]], tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_every_reason_and_the_trace_behind_it(
+async def test_every_reason_and_the_trace_behind_it(
     story: Callable[[Story], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each history gives its reason in one sentence about the message, and the trace its events in
@@ -230,7 +230,7 @@ def test_every_reason_and_the_trace_behind_it(
     reason, kinds = STORIES[story]
     assert reason in RANKS
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Story(bench)
         await story(s)
         found = await s.why()
@@ -244,50 +244,37 @@ def test_every_reason_and_the_trace_behind_it(
         monkeypatch.setattr(explaining, "SCAN_BYTES", 1)
         assert await s.trace() == kinds
 
-    with_bench(work)
 
-
-def test_a_receive_that_waits_is_named() -> None:
+async def test_a_receive_that_waits_is_named() -> None:
     """A client of the group waits in a receive, so the message is about to be delivered."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Story(bench)
         await leased(s)
         s.engine.replicators["g1"].commit_at_once = False
         s.pass_s(11)
         await s.receive(wait_s=60)
-        found = await explained(s)
+        question = explaining.peer_pb2.GroupWhy(topic="t", message_id="m", group="c")
+        found: Any = await bench.queries[0]._local._explainer.why("g1", question)
         assert found.reason == "visible-again" and any(
             "1 receives of c wait" in line for line in found.evidence
         )
 
-    async def explained(s: Story) -> Any:
-        question = explaining.peer_pb2.GroupWhy(topic="t", message_id="m", group="c")
-        queries = s.bench.queries[0]._local
-        return await queries._explainer.why("g1", question)
-
-    with_bench(work)
-
 
 @pytest.mark.parametrize("less", [0, 400])
-def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
+async def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
     """The bytes beside the body decide whether it fits; the reported length is that on the wire."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Story(bench)
         await s.send(body=bytes(WIRE_MAX - less))
         await s.receive()
         told = [line for line in (await s.why()).evidence if "on the wire" in line]
         assert [int(line.split()[0]) - WIRE_MAX > 100 for line in told] == ([] if less else [True])
 
-    with_bench(work)
 
-
-def test_what_nobody_has() -> None:
+async def test_what_nobody_has() -> None:
     """An unknown id is not found; an id older than the log has expired, judging by its time; its
     trace is refused."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Story(bench)
         await s.send()
         assert (await s.why("x")).reason == "not-found"
@@ -308,21 +295,16 @@ def test_what_nobody_has() -> None:
             await bench.queries[1].trace(
                 bench.topic, admin_pb2.TraceMessageRequest(message_id="m", after=b"[1]")
             )
-
-    with_bench(work)
     assert absent("x", ["a", "b"], None, True).answer == "No message with the id x is in 2 topics."
 
 
-def test_what_retention_removed_is_not_made_up() -> None:
+async def test_what_retention_removed_is_not_made_up() -> None:
     """A message that is done and whose records were trimmed is reported as done in an unknown
     way."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Story(bench)
         await acknowledged(s)
         reader = s.engine.hosted["g1"].reader
         reader.begin_index = reader.limits.end_index
         found = await s.why()
         assert found.reason == "done" and "no longer in the log" in found.answer
-
-    with_bench(work)

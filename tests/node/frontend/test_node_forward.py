@@ -111,142 +111,112 @@ class Bench:
         return caught.value.refused
 
 
-def run(main: Callable[[], object]) -> None:
-    asyncio.run(main())  # type: ignore[arg-type]
-
-
-def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
+async def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
     """A call is executed where the leader is; method, metadata, bytes and what is left of the
     deadline go along."""
-
-    async def main() -> None:
-        bench = Bench("n1")
-        assert await bench.submit() == [b"executed here"]
-        bench.lead("n2")
-        bench.links["n2"].answers.append(Result(responses=[b"a", b"b"]))
-        assert list(await bench.submit(20)) == [b"a", b"b"]
-        call = bench.links["n2"].calls[0]
-        assert (call.group, call.method, dict(call.metadata), call.request) == (
-            "g1",
-            "SendMessage",
-            {"k": "v"},
-            b"request",
-        )
-        assert 15_000 < call.deadline_ms <= 20_000
-        assert len(bench.executor.executed) == 1
-
-    run(main)
+    bench = Bench("n1")
+    assert await bench.submit() == [b"executed here"]
+    bench.lead("n2")
+    bench.links["n2"].answers.append(Result(responses=[b"a", b"b"]))
+    assert list(await bench.submit(20)) == [b"a", b"b"]
+    call = bench.links["n2"].calls[0]
+    assert (call.group, call.method, dict(call.metadata), call.request) == (
+        "g1",
+        "SendMessage",
+        {"k": "v"},
+        b"request",
+    )
+    assert 15_000 < call.deadline_ms <= 20_000
+    assert len(bench.executor.executed) == 1
 
 
-def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
+async def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
     """not-leader from the other node, not-leader from our own executor, and a call that never left:
     all are tried again."""
-
-    async def main() -> None:
-        bench = Bench("n2")
-        bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
-        bench.links["n2"].before = lambda: bench.lead("n3")
-        bench.links["n3"].answers += [NotSent("down"), Result(responses=[b"done"])]
-        assert list(await bench.submit()) == [b"done"]
-        assert (len(bench.links["n2"].calls), len(bench.links["n3"].calls)) == (1, 2)
-        bench.lead("n1")
-        bench.executor.refusals.append(Refused("not-leader", "n2"))
-        assert await bench.submit() == [b"executed here"]
-        assert len(bench.executor.executed) == 2
-
-    run(main)
+    bench = Bench("n2")
+    bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
+    bench.links["n2"].before = lambda: bench.lead("n3")
+    bench.links["n3"].answers += [NotSent("down"), Result(responses=[b"done"])]
+    assert list(await bench.submit()) == [b"done"]
+    assert (len(bench.links["n2"].calls), len(bench.links["n3"].calls)) == (1, 2)
+    bench.lead("n1")
+    bench.executor.refusals.append(Refused("not-leader", "n2"))
+    assert await bench.submit() == [b"executed here"]
+    assert len(bench.executor.executed) == 2
 
 
 @pytest.mark.parametrize("failure", [Lost("gone"), None])
-def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception | None) -> None:
+async def test_call_whose_outcome_is_unknown_is_never_tried_again(
+    failure: Exception | None,
+) -> None:
     """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although
     another leader is known."""
-
-    async def main() -> None:
-        bench = Bench("n2")
-        bench.links["n2"].before = lambda: bench.lead("n3")
-        if failure is not None:
-            bench.links["n2"].answers.append(failure)
-        refused = await bench.refusal(20 if failure is not None else 0.2)
-        assert refused.reason == "unknown-outcome"
-        assert not bench.links["n3"].calls and not bench.executor.executed
-
-    run(main)
+    bench = Bench("n2")
+    bench.links["n2"].before = lambda: bench.lead("n3")
+    if failure is not None:
+        bench.links["n2"].answers.append(failure)
+    refused = await bench.refusal(20 if failure is not None else 0.2)
+    assert refused.reason == "unknown-outcome"
+    assert not bench.links["n3"].calls and not bench.executor.executed
 
 
-def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
+async def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
     """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the
     deadline, which says what is not known."""
-
-    async def main() -> None:
-        bench = Bench("n2")
-        bench.links["n2"].before = lambda: bench.lead("n3")
-        bench.links["n2"].answers.append(Lost("gone"))
-        bench.links["n3"].answers.append(Result(responses=[b"done"]))
-        assert list(await bench.submit(repeatable=True)) == [b"done"]
-        bench.lead("n1")
-        bench.executor.refusals.append(Refused("unknown-outcome"))
-        assert await bench.submit(repeatable=True) == [b"executed here"]
-        bench.executor.refusals.append(Refused("disk-full"))
-        with pytest.raises(CallRefused, match="disk-full"):
-            await bench.submit(repeatable=True)
-        bench.executor.refusals.append(Refused("unknown-outcome"))
-        with pytest.raises(CallRefused, match="unknown-outcome"):
-            await bench.submit(0, repeatable=True)
-
-    run(main)
+    bench = Bench("n2")
+    bench.links["n2"].before = lambda: bench.lead("n3")
+    bench.links["n2"].answers.append(Lost("gone"))
+    bench.links["n3"].answers.append(Result(responses=[b"done"]))
+    assert list(await bench.submit(repeatable=True)) == [b"done"]
+    bench.lead("n1")
+    bench.executor.refusals.append(Refused("unknown-outcome"))
+    assert await bench.submit(repeatable=True) == [b"executed here"]
+    bench.executor.refusals.append(Refused("disk-full"))
+    with pytest.raises(CallRefused, match="disk-full"):
+        await bench.submit(repeatable=True)
+    bench.executor.refusals.append(Refused("unknown-outcome"))
+    with pytest.raises(CallRefused, match="unknown-outcome"):
+        await bench.submit(0, repeatable=True)
 
 
-def test_refusal_of_the_leader_is_passed_on_and_not_tried_again() -> None:
+async def test_refusal_of_the_leader_is_passed_on_and_not_tried_again() -> None:
     """disk-full and the like come from the leader's state; the caller decides."""
-
-    async def main() -> None:
-        bench = Bench("n2")
-        bench.links["n2"].answers.append(Result(refusal="disk-full", grpc_message="no space"))
-        assert await bench.refusal() == Refused("disk-full", detail="no space")
-        bench.lead("n1")
-        bench.executor.refusals.append(Refused("unknown-outcome"))
-        assert (await bench.refusal()).reason == "unknown-outcome"
-        assert len(bench.links["n2"].calls) == 1 and len(bench.executor.executed) == 1
-
-    run(main)
+    bench = Bench("n2")
+    bench.links["n2"].answers.append(Result(refusal="disk-full", grpc_message="no space"))
+    assert await bench.refusal() == Refused("disk-full", detail="no space")
+    bench.lead("n1")
+    bench.executor.refusals.append(Refused("unknown-outcome"))
+    assert (await bench.refusal()).reason == "unknown-outcome"
+    assert len(bench.links["n2"].calls) == 1 and len(bench.executor.executed) == 1
 
 
-def test_calls_wait_for_a_leader_inside_their_deadline() -> None:
+async def test_calls_wait_for_a_leader_inside_their_deadline() -> None:
     """During an election nothing is sent; as soon as a leader serves, the call goes there. Without
     one it was certainly not done."""
-
-    async def main() -> None:
-        bench = Bench(None)
-        call = asyncio.create_task(bench.submit())
-        for leader, serving in ((None, False), ("n1", False)):
-            bench.lead(leader, serving)
-            await asyncio.sleep(0)
-            assert not bench.executor.executed
-        bench.lead("n1", True)
-        assert await call == [b"executed here"]
-        bench.lead(None)
-        assert (await bench.refusal(0.1)).reason == "not-leader"
-        assert not bench.links["n2"].calls
-
-    run(main)
-
-
-def test_leader_without_a_connection_is_waited_for() -> None:
-    """A known leader whose link is down gets nothing until the link is up again."""
-
-    async def main() -> None:
-        bench = Bench("n2")
-        bench.links["n2"].up = False
-        call = asyncio.create_task(bench.submit())
+    bench = Bench(None)
+    call = asyncio.create_task(bench.submit())
+    for leader, serving in ((None, False), ("n1", False)):
+        bench.lead(leader, serving)
         await asyncio.sleep(0)
-        assert not bench.links["n2"].calls
-        bench.links["n2"].answers.append(Result(responses=[b"done"]))
-        bench.links["n2"].up = True
-        bench.forwarder.changed()
-        assert list(await call) == [b"done"]
+        assert not bench.executor.executed
+    bench.lead("n1", True)
+    assert await call == [b"executed here"]
+    bench.lead(None)
+    assert (await bench.refusal(0.1)).reason == "not-leader"
+    assert not bench.links["n2"].calls
 
-    run(main)
+
+async def test_leader_without_a_connection_is_waited_for() -> None:
+    """A known leader whose link is down gets nothing until the link is up again."""
+    bench = Bench("n2")
+    bench.links["n2"].up = False
+    call = asyncio.create_task(bench.submit())
+    await asyncio.sleep(0)
+    assert not bench.links["n2"].calls
+    bench.links["n2"].answers.append(Result(responses=[b"done"]))
+    bench.links["n2"].up = True
+    bench.forwarder.changed()
+    assert list(await call) == [b"done"]
 
 
 def forwarded(group: str = "g1", deadline_ms: int = 20_000) -> peer_pb2.ForwardCall:
@@ -255,81 +225,65 @@ def forwarded(group: str = "g1", deadline_ms: int = 20_000) -> peer_pb2.ForwardC
     )
 
 
-def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() -> None:
+async def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() -> None:
     """A node that does not lead refuses and names the leader it knows; its own links are not
     used."""
-
-    async def main() -> None:
-        bench = Bench("n3")
-        result = await bench.forwarder.execute_for_peer("n2", forwarded())
-        assert result.not_leader and result.leader == "n3"
-        assert (await bench.forwarder.execute_for_peer("n2", forwarded("unknown"))).not_leader
-        bench.lead("n1")
-        assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [
-            b"executed here"
-        ]
-        assert not bench.links["n2"].calls and not bench.links["n3"].calls
-
-    run(main)
+    bench = Bench("n3")
+    result = await bench.forwarder.execute_for_peer("n2", forwarded())
+    assert result.not_leader and result.leader == "n3"
+    assert (await bench.forwarder.execute_for_peer("n2", forwarded("unknown"))).not_leader
+    bench.lead("n1")
+    assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [
+        b"executed here"
+    ]
+    assert not bench.links["n2"].calls and not bench.links["n3"].calls
 
 
-def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
+async def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
     """While too few are in sync there is nothing to wait for: calls are refused with the reason,
     here and for a peer."""
-
-    async def main() -> None:
-        bench = Bench("n1", serving=False)
-        short = HaView(0, ("n1",), 2, False, False, "1 of the 2 replicas in sync")
-        bench.engine.views["g1"] = replace(bench.engine.views["g1"], ha=short)
-        refused = await bench.refusal()
-        assert (refused.reason, refused.detail) == ("in-sync-short", short.short)
-        answer = await bench.forwarder.execute_for_peer(
-            "n2", peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000)
-        )
-        assert (answer.refusal, answer.grpc_message) == ("in-sync-short", short.short)
-        assert not bench.executor.executed
-
-    run(main)
+    bench = Bench("n1", serving=False)
+    short = HaView(0, ("n1",), 2, False, False, "1 of the 2 replicas in sync")
+    bench.engine.views["g1"] = replace(bench.engine.views["g1"], ha=short)
+    refused = await bench.refusal()
+    assert (refused.reason, refused.detail) == ("in-sync-short", short.short)
+    answer = await bench.forwarder.execute_for_peer(
+        "n2", peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000)
+    )
+    assert (answer.refusal, answer.grpc_message) == ("in-sync-short", short.short)
+    assert not bench.executor.executed
 
 
-def test_forwarded_call_waits_until_the_new_leader_serves() -> None:
+async def test_forwarded_call_waits_until_the_new_leader_serves() -> None:
     """A node that has won but not yet applied its term start lets the call wait, and refuses it
     when it loses again."""
-
-    async def main() -> None:
-        bench = Bench("n1", serving=False)
-        call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
-        await asyncio.sleep(0)
-        assert not bench.executor.executed
-        bench.lead("n1", True)
-        assert list((await call).responses) == [b"executed here"]
-        bench.lead("n1", False)
-        call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
-        await asyncio.sleep(0)
-        bench.lead("n2")
-        assert (await call).not_leader
-
-    run(main)
+    bench = Bench("n1", serving=False)
+    call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
+    await asyncio.sleep(0)
+    assert not bench.executor.executed
+    bench.lead("n1", True)
+    assert list((await call).responses) == [b"executed here"]
+    bench.lead("n1", False)
+    call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
+    await asyncio.sleep(0)
+    bench.lead("n2")
+    assert (await call).not_leader
 
 
-def test_failures_of_the_executor_answer_a_forwarded_call() -> None:
+async def test_failures_of_the_executor_answer_a_forwarded_call() -> None:
     """Refusals travel as refusals, a bug as `internal`; neither ends the stream."""
+    bench = Bench("n1")
+    bench.executor.refusals.append(Refused("disk-full", detail="no space"))
+    result = await bench.forwarder.execute_for_peer("n2", forwarded())
+    assert (result.refusal, result.grpc_message) == ("disk-full", "no space")
+    bench.executor.refusals.append(Refused("not-leader", "n3"))
+    assert (await bench.forwarder.execute_for_peer("n2", forwarded())).leader == "n3"
 
-    async def main() -> None:
-        bench = Bench("n1")
-        bench.executor.refusals.append(Refused("disk-full", detail="no space"))
-        result = await bench.forwarder.execute_for_peer("n2", forwarded())
-        assert (result.refusal, result.grpc_message) == ("disk-full", "no space")
-        bench.executor.refusals.append(Refused("not-leader", "n3"))
-        assert (await bench.forwarder.execute_for_peer("n2", forwarded())).leader == "n3"
+    async def broken(*_: object) -> Sequence[bytes]:
+        raise KeyError("bug")
 
-        async def broken(*_: object) -> Sequence[bytes]:
-            raise KeyError("bug")
-
-        bench.forwarder.start(broken)
-        assert (await bench.forwarder.execute_for_peer("n2", forwarded())).refusal == "internal"
-
-    run(main)
+    bench.forwarder.start(broken)
+    assert (await bench.forwarder.execute_for_peer("n2", forwarded())).refusal == "internal"
 
 
 def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
@@ -359,134 +313,113 @@ def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
         assert (await bench.forwarder.execute_for_peer("n2", forwarded(group=""))).refusal == "busy"
 
     with capture_logs() as lines:
-        run(main)
+        asyncio.run(main())
     assert not lines
 
 
-def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
+async def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
     """Replicas are asked in turn; the leader they name, and the node that answered, are
     remembered."""
-
-    async def main() -> None:
-        bench = Bench("n1", groups=())
-        forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
-        bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
-        bench.links["n3"].answers += [
-            Result(not_leader=True, leader="n3"),
-            Result(responses=[b"1"]),
-            Result(responses=[b"2"]),
-        ]
-        deadline = asyncio.get_running_loop().time() + 20
-        assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"1"]
-        asked = len(bench.links["n2"].calls)
-        assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"2"]
-        assert len(bench.links["n2"].calls) == asked, "the second call went straight to the leader"
-
-    run(main)
+    bench = Bench("n1", groups=())
+    forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
+    bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
+    bench.links["n3"].answers += [
+        Result(not_leader=True, leader="n3"),
+        Result(responses=[b"1"]),
+        Result(responses=[b"2"]),
+    ]
+    deadline = asyncio.get_running_loop().time() + 20
+    assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"1"]
+    asked = len(bench.links["n2"].calls)
+    assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"2"]
+    assert len(bench.links["n2"].calls) == asked, "the second call went straight to the leader"
 
 
-def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
+async def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
     """It will not hear of one again, so its callers should ask another node at once; while one peer
     still listens, it waits."""
-
-    async def main() -> None:
-        bench = Bench(None)
-        bench.links["n2"].up, bench.links["n2"].removed = False, True
-        assert "had no leader within the deadline" in (await bench.refusal(0.1)).detail
-        bench.links["n3"].up = False
-        began = asyncio.get_running_loop().time()
-        assert (
-            await bench.refusal(3600)
-        ).detail == "node n1 was removed from its cluster; ask another node"
-        assert asyncio.get_running_loop().time() - began < 1800
-
-    run(main)
+    bench = Bench(None)
+    bench.links["n2"].up, bench.links["n2"].removed = False, True
+    assert "had no leader within the deadline" in (await bench.refusal(0.1)).detail
+    bench.links["n3"].up = False
+    began = asyncio.get_running_loop().time()
+    assert (
+        await bench.refusal(3600)
+    ).detail == "node n1 was removed from its cluster; ask another node"
+    assert asyncio.get_running_loop().time() - began < 1800
 
 
 @pytest.mark.parametrize("end", ["down", "lost", "silent"])
-def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(end: str) -> None:
+async def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(
+    end: str,
+) -> None:
     """For a group without a local replica, no view reports a leader change. The node that answered
     last is not asked any more once its stream is down, ended during a call, or gave no answer; and
     clients are not redirected to it."""
-
-    async def main() -> None:
-        bench = Bench("n1", groups=())
-        forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
-        bench.links["n2"].answers += [Result(responses=[b"1"])]
-        bench.links["n3"].answers += [Result(not_leader=True, leader="n2")]
-        loop = asyncio.get_running_loop()
-        assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"1"]
-        if end == "down":
-            bench.links["n2"].up = False
-        else:
-            bench.links["n2"].answers += [Lost("gone")] if end == "lost" else []
-            with pytest.raises(CallRefused, match="unknown-outcome"):
-                await forwarder.submit(
-                    "far", "M", {}, b"", loop.time() + (20 if end == "lost" else 0.2)
-                )
-            assert forwarder.leader("far") is None
-            bench.links["n2"].up = False
-        # A follower may believe in the old leader for a while, too.
-        bench.links["n3"].answers = [Result(not_leader=True, leader="n2"), Result(responses=[b"2"])]
-        assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"2"]
-        assert forwarder.leader("far") == "n3"
-
-    run(main)
+    bench = Bench("n1", groups=())
+    forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
+    bench.links["n2"].answers += [Result(responses=[b"1"])]
+    bench.links["n3"].answers += [Result(not_leader=True, leader="n2")]
+    loop = asyncio.get_running_loop()
+    assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"1"]
+    if end == "down":
+        bench.links["n2"].up = False
+    else:
+        bench.links["n2"].answers += [Lost("gone")] if end == "lost" else []
+        with pytest.raises(CallRefused, match="unknown-outcome"):
+            await forwarder.submit(
+                "far", "M", {}, b"", loop.time() + (20 if end == "lost" else 0.2)
+            )
+        assert forwarder.leader("far") is None
+        bench.links["n2"].up = False
+    # A follower may believe in the old leader for a while, too.
+    bench.links["n3"].answers = [Result(not_leader=True, leader="n2"), Result(responses=[b"2"])]
+    assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"2"]
+    assert forwarder.leader("far") == "n3"
 
 
-def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
+async def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
     """One message per leader's node has all active clients; only groups led here are informed
     directly."""
-
-    async def main() -> None:
-        bench = Bench("n1", groups=("g1", "g2", "g3"))
-        bench.engine.views.update(g2=view("n2"), g3=view("n2"))
-        for client in ("b", "a", "b"):
-            bench.forwarder.on_contact(client)
-        bench.forwarder.flush_signs()
-        bench.forwarder.flush_signs()
-        assert bench.engine.told == [("g1", ClientsAlive(frozenset("ab"), 42))]
-        assert [list(message.client_signs.client_id) for message in bench.links["n2"].posted] == [
-            ["a", "b"]
-        ]
-        assert not bench.links["n3"].posted
-        bench.forwarder.client_gone("a")
-        assert bench.engine.told[1:] == [("g1", ClientGone("a", 42))]
-        assert bench.links["n2"].posted[1].client_gone.client_id == "a"
-
-    run(main)
+    bench = Bench("n1", groups=("g1", "g2", "g3"))
+    bench.engine.views.update(g2=view("n2"), g3=view("n2"))
+    for client in ("b", "a", "b"):
+        bench.forwarder.on_contact(client)
+    bench.forwarder.flush_signs()
+    bench.forwarder.flush_signs()
+    assert bench.engine.told == [("g1", ClientsAlive(frozenset("ab"), 42))]
+    assert [list(message.client_signs.client_id) for message in bench.links["n2"].posted] == [
+        ["a", "b"]
+    ]
+    assert not bench.links["n3"].posted
+    bench.forwarder.client_gone("a")
+    assert bench.engine.told[1:] == [("g1", ClientGone("a", 42))]
+    assert bench.links["n2"].posted[1].client_gone.client_id == "a"
 
 
-def test_signs_from_a_peer_reach_the_groups_led_here_only() -> None:
+async def test_signs_from_a_peer_reach_the_groups_led_here_only() -> None:
     """What a peer relays is not relayed again."""
-
-    async def main() -> None:
-        bench = Bench("n1", groups=("g1", "g2"))
-        bench.engine.views["g2"] = view("n2")
-        bench.forwarder.signs_from_peer(["a"])
-        bench.forwarder.gone_from_peer("a")
-        assert [group for group, _ in bench.engine.told] == ["g1", "g1"]
-        assert not bench.links["n2"].posted
-
-    run(main)
+    bench = Bench("n1", groups=("g1", "g2"))
+    bench.engine.views["g2"] = view("n2")
+    bench.forwarder.signs_from_peer(["a"])
+    bench.forwarder.gone_from_peer("a")
+    assert [group for group, _ in bench.engine.told] == ["g1", "g1"]
+    assert not bench.links["n2"].posted
 
 
-def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay runs by itself."""
     monkeypatch.setattr(forwarder, "SIGNS_EVERY_S", 0.001)
 
-    async def main() -> None:
-        bench = Bench("n1")
-        bench.forwarder.on_contact("a")
-        async with asyncio.timeout(20):
-            while not bench.engine.told:
-                await asyncio.sleep(0.001)
-        bench.forwarder.stop()
-
-    run(main)
+    bench = Bench("n1")
+    bench.forwarder.on_contact("a")
+    async with asyncio.timeout(20):
+        while not bench.engine.told:
+            await asyncio.sleep(0.001)
+    bench.forwarder.stop()
 
 
-def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(
+async def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers
@@ -508,35 +441,29 @@ def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyon
         assert (await bench.refusal()).reason == "unknown-outcome"
         assert budget.held_bytes == BULKY_BYTES
 
-    async def whole() -> None:
-        await asyncio.create_task(main())
-        await asyncio.sleep(0)
-        assert budget.held_bytes == 0
-
-    run(whole)
+    await asyncio.create_task(main())
+    await asyncio.sleep(0)
+    assert budget.held_bytes == 0
 
 
-def test_bulky_questions_of_peers_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bulky_questions_of_peers_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
     monkeypatch.setattr(forwarder, "ANSWERS", budget)
 
-    async def main() -> None:
-        bench = Bench("n1")
-        peek = peer_pb2.ForwardCall(group="g1", method="ledgermq.v1.Admin/Peek", deadline_ms=20_000)
-        first, other = (
-            peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000),
-            await budget.reserve(1),
-        )
-        waiting = asyncio.create_task(bench.forwarder.execute_for_peer("n2", peek))
-        assert (await bench.forwarder.execute_for_peer("n2", first)).responses == [b"executed here"]
-        assert not waiting.done() and len(bench.executor.executed) == 1
-        other.settle(0)
-        assert (await waiting).responses == [b"executed here"]
-        await asyncio.sleep(0)
-        assert budget.held_bytes == 0
-        monkeypatch.setattr(answer_budget, "WAITERS_MAX", 0)
-        await budget.reserve(BULKY_BYTES)
-        refused = await bench.forwarder.execute_for_peer("n2", peek)
-        assert refused.refusal == "busy" and "limits.buffered_bytes" in refused.grpc_message
-
-    run(main)
+    bench = Bench("n1")
+    peek = peer_pb2.ForwardCall(group="g1", method="ledgermq.v1.Admin/Peek", deadline_ms=20_000)
+    first, other = (
+        peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000),
+        await budget.reserve(1),
+    )
+    waiting = asyncio.create_task(bench.forwarder.execute_for_peer("n2", peek))
+    assert (await bench.forwarder.execute_for_peer("n2", first)).responses == [b"executed here"]
+    assert not waiting.done() and len(bench.executor.executed) == 1
+    other.settle(0)
+    assert (await waiting).responses == [b"executed here"]
+    await asyncio.sleep(0)
+    assert budget.held_bytes == 0
+    monkeypatch.setattr(answer_budget, "WAITERS_MAX", 0)
+    await budget.reserve(BULKY_BYTES)
+    refused = await bench.forwarder.execute_for_peer("n2", peek)
+    assert refused.refusal == "busy" and "limits.buffered_bytes" in refused.grpc_message

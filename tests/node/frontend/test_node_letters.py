@@ -16,7 +16,7 @@ from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import LedgerError
-from tests.node.query_bench import NAME, QueryBench, with_bench
+from tests.node.query_bench import NAME, QueryBench, started_bench
 
 GROUP = admin_pb2.Name(name="c")
 
@@ -68,11 +68,10 @@ class Scene:
         ]
 
 
-def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
+async def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
     """A name that is wrong would look like success. A group that was used, and one that was never
     used but is configured, have one."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         with pytest.raises(LedgerError, match="consumer group c does not exist and was never used"):
             await s.listed()
@@ -80,13 +79,10 @@ def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
         await bench.receive("c", "g1")
         assert await s.listed() == []
 
-    with_bench(work)
 
-
-def test_what_a_list_says_of_a_letter() -> None:
+async def test_what_a_list_says_of_a_letter() -> None:
     """Where it is and why, its original's place, and its body only on request."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", "a", "b")
         page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, bodies=True))
@@ -114,14 +110,11 @@ def test_what_a_list_says_of_a_letter() -> None:
             (b"", 1),
         ]
 
-    with_bench(work)
 
-
-def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
+async def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
     """Before it has heard from the quorum it knows none; an empty list would look like one without
     letters."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", "a")
         for ask, wanted in (
@@ -132,13 +125,10 @@ def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
             bench.state.forget()
             assert await ask() == wanted  # type: ignore[operator]
 
-    with_bench(work)
 
-
-def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None:
+async def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None:
     """Letters of messages that fail again during a job do not extend it."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         assert await s.counts(group=GROUP) == [("c", 0, 0, 0)] and await s.counts() == []
         await s.bury("g1", "a", "b", "c")
@@ -158,13 +148,10 @@ def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None
             "id-e",
         ] and not rest.next
 
-    with_bench(work)
 
-
-def test_letters_that_retention_removed_during_a_job_are_passed_over() -> None:
+async def test_letters_that_retention_removed_during_a_job_are_passed_over() -> None:
     """A page that begins behind the end of the job is empty."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", "a", "b", "c")
         page = await s.letters.listed(
@@ -180,15 +167,13 @@ def test_letters_that_retention_removed_during_a_job_are_passed_over() -> None:
             "resent", ("g1", 3), ("g1", 4)
         ) == ["gone", "resent"]
 
-    with_bench(work)
 
-
-def test_conditions_narrow_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_conditions_narrow_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time, by id, and by state; settled letters are passed over in bounded steps."""
     monkeypatch.setattr(group_letters, "PAGE", 2)
     monkeypatch.setattr(group_letters, "LOOK_MAX", 2)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", *"abcdefgh")
         everything = admin_pb2.ListDeadLettersRequest(group=GROUP, max=100)
@@ -221,13 +206,10 @@ def test_conditions_narrow_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         assert await s.listed(message_ids=["id-e"], end_ms=at[4]) == []
 
-    with_bench(work)
 
-
-def test_counts_are_of_all_broker_groups() -> None:
+async def test_counts_are_of_all_broker_groups() -> None:
     """Of one consumer group, and of all that have dead letters."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", "a", "b", "c")
         await s.bury("g2", "d")
@@ -245,17 +227,15 @@ def test_counts_are_of_all_broker_groups() -> None:
         (letter,) = (await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP))).letters
         assert letter.message.store_ms == oldest and letter.message.message_id == "id-c"
 
-    with_bench(work)
 
-
-def test_a_list_says_how_often_the_group_itself_tried_a_letter(
+async def test_a_list_says_how_often_the_group_itself_tried_a_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In flight or ended; a change of the lease is no try of its own; acknowledged at once is none.
     Another group's do not count."""
     topic = "%DLQ%c"
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         engine = bench.engines[0]
         await s.bury("g1", "a", "b", "c", "d")
@@ -300,13 +280,10 @@ def test_a_list_says_how_often_the_group_itself_tried_a_letter(
         monkeypatch.setattr(group_letters, "CHANGES_MAX", 1)
         assert await tries() == [1, 0, 0, 1], "what takes too long to find out is left out"
 
-    with_bench(work)
 
-
-def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
+async def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
     """Once, however often it is asked for; why-not-delivered knows it until it is delivered."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.bury("g1", "a")
         for _ in range(2):
@@ -332,8 +309,6 @@ def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
         got = await bench.receive()
         assert [lease.attempt for lease in got.leases] == [1] and await bench.ack(got) == (True,)
         assert not (await bench.receive()).leases
-
-    with_bench(work)
 
 
 @pytest.mark.parametrize(
@@ -361,18 +336,15 @@ def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
         ),
     ],
 )
-def test_what_is_refused(request_: Any, what: str) -> None:
+async def test_what_is_refused(request_: Any, what: str) -> None:
     """With the reason."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         letters = DeadLetters(bench.queries[1], bench.state)
         with pytest.raises(LedgerError, match=what):
             if isinstance(request_, admin_pb2.ListDeadLettersRequest):
                 await letters.listed(request_)
             else:
                 await letters.settled(request_, "")
-
-    with_bench(work)
 
 
 def test_who_may_and_who_it_was() -> None:

@@ -104,7 +104,7 @@ class NoCollector:
         (None, 503, ["worker n1.2: it does not answer yet"]),
     ],
 )
-def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
+async def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
     tmp_path: Path,
     other: FixedHealth | None,
     healthz: int,
@@ -113,29 +113,26 @@ def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
 ) -> None:
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
-    async def main() -> None:
-        workers = [WorkerRegistry(name, NAMES, tmp_path) for name in NAMES]
-        first: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), WorkerPages(workers[0]))  # type: ignore[arg-type]
-        runner = await first._prepared()
-        await web.UnixSite(runner, str(tmp_path / "first")).start()
-        second: Any = HttpServer("c", "n1.2", other, NoCollector()) if other is not None else None  # type: ignore[arg-type]
-        if second is not None:
-            await second.listen_for_siblings(workers[1].pages("n1.2"))
-        connector = aiohttp.UnixConnector(str(tmp_path / "first"))
-        async with aiohttp.ClientSession(connector=connector) as session:
-            async with session.get("http://n/healthz") as response:
-                assert response.status == healthz
-            async with session.get("http://n/readyz") as response:
-                answer = json.loads(await response.text())
-                assert (response.status, answer["node"]) == (503 if readyz else 200, "n1")
-                assert answer["reasons"] == readyz
-            async with session.get("http://n/metrics") as response:
-                assert response.status == 200
-        for server in (first, second):
-            if server is not None:
-                await server.stop()
-
-    asyncio.run(main())
+    workers = [WorkerRegistry(name, NAMES, tmp_path) for name in NAMES]
+    first: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), WorkerPages(workers[0]))  # type: ignore[arg-type]
+    runner = await first._prepared()
+    await web.UnixSite(runner, str(tmp_path / "first")).start()
+    second: Any = HttpServer("c", "n1.2", other, NoCollector()) if other is not None else None  # type: ignore[arg-type]
+    if second is not None:
+        await second.listen_for_siblings(workers[1].pages("n1.2"))
+    connector = aiohttp.UnixConnector(str(tmp_path / "first"))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.get("http://n/healthz") as response:
+            assert response.status == healthz
+        async with session.get("http://n/readyz") as response:
+            answer = json.loads(await response.text())
+            assert (response.status, answer["node"]) == (503 if readyz else 200, "n1")
+            assert answer["reasons"] == readyz
+        async with session.get("http://n/metrics") as response:
+            assert response.status == 200
+    for server in (first, second):
+        if server is not None:
+            await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +148,7 @@ def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
         ("10.1.2.3", True, True),
     ],
 )
-def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
+async def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
     remote: str, opened: bool, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless
@@ -165,24 +162,21 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
     }
     stalled = SimpleNamespace(json=answers({"n1.2": sibling}), text=answers({}))
 
-    async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
-        async with TestClient(TestServer((await server._prepared()).app)) as client:
-            health, ready, page = [
-                await client.get(path) for path in ("/healthz", "/readyz", "/metrics")
-            ]
-            assert (health.status, ready.status) == (503, 503)
-            warnings = ["peer n2: its certificate has ended", "worker n1.2: peer n3: it is strange"]
-            reasons = {"reasons": ["worker n1.2: g2 has no leader"], "warnings": warnings}
-            full = {"workers": ["n1.2"]}, {**reasons, "cluster": "c", "node": "n1"}
-            of_health, of_ready = full if told else ({}, {})
-            assert await health.json() == {"status": "stalled", **of_health}
-            assert await ready.json() == {"status": "not ready", **of_ready}
-            assert page.status == (200 if told else 403)
-            assert told or "access.allow_open_http" in await page.text()
-        await server.stop()
-
-    asyncio.run(main())
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
+    async with TestClient(TestServer((await server._prepared()).app)) as client:
+        health, ready, page = [
+            await client.get(path) for path in ("/healthz", "/readyz", "/metrics")
+        ]
+        assert (health.status, ready.status) == (503, 503)
+        warnings = ["peer n2: its certificate has ended", "worker n1.2: peer n3: it is strange"]
+        reasons = {"reasons": ["worker n1.2: g2 has no leader"], "warnings": warnings}
+        full = {"workers": ["n1.2"]}, {**reasons, "cluster": "c", "node": "n1"}
+        of_health, of_ready = full if told else ({}, {})
+        assert await health.json() == {"status": "stalled", **of_health}
+        assert await ready.json() == {"status": "not ready", **of_ready}
+        assert page.status == (200 if told else 403)
+        assert told or "access.allow_open_http" in await page.text()
+    await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -214,34 +208,31 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
         ),
     ],
 )
-def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(
+async def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(
     host: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A browser on this machine may be sent here by a name that resolves to this machine, but not
     by an address, nor by a name of the configuration. Probes get their verdict by any name."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
-    async def main() -> None:
-        server: Any = HttpServer(
-            "c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("N1.example",)
-        )  # type: ignore[arg-type]
-        await server.listen(["127.0.0.1"], 0)
-        for path, answer in (
-            ("/metrics", b"200" if told else b"403"),
-            ("/readyz", b"200"),
-            ("/healthz", b"200"),
-        ):
-            head, body = await ask(
-                server.port,
-                f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(),
-            )
-            assert head.split()[1] == answer, (path, head)
-            assert path != "/readyz" or (b"reasons" in body) is told
-        head, _ = await ask(server.port, b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert head.split()[1] == b"200", "a collector that names nothing is no browser"
-        await server.stop()
-
-    asyncio.run(main())
+    server: Any = HttpServer(
+        "c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("N1.example",)
+    )  # type: ignore[arg-type]
+    await server.listen(["127.0.0.1"], 0)
+    for path, answer in (
+        ("/metrics", b"200" if told else b"403"),
+        ("/readyz", b"200"),
+        ("/healthz", b"200"),
+    ):
+        head, body = await ask(
+            server.port,
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(),
+        )
+        assert head.split()[1] == answer, (path, head)
+        assert path != "/readyz" or (b"reasons" in body) is told
+    head, _ = await ask(server.port, b"GET /metrics HTTP/1.0\r\n\r\n")
+    assert head.split()[1] == b"200", "a collector that names nothing is no browser"
+    await server.stop()
 
 
 async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
@@ -262,36 +253,35 @@ HALVES = (
 
 
 @pytest.mark.parametrize("sent", HALVES)
-def test_a_request_that_is_never_sent_whole_ends(
+async def test_a_request_that_is_never_sent_whole_ends(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that follows another, and also if it goes on byte by byte."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(http, "IDLE_S", 0.2)
 
-    async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
-        await server.listen(["127.0.0.1"], 0)
-        for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(before + sent)
-            ended = asyncio.create_task(reader.read())
-            async with asyncio.timeout(20):
-                while not ended.done():
-                    if sent and not writer.is_closing():
-                        writer.write(b"a")
-                    await asyncio.sleep(0.01)
-            answer = ended.exception() or ended.result()
-            assert isinstance(answer, ConnectionError) or answer.count(b"HTTP/1.1 200") == bool(
-                before
-            ), answer
-            writer.close()
-        await server.stop()
-
-    asyncio.run(main())
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+    await server.listen(["127.0.0.1"], 0)
+    for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(before + sent)
+        ended = asyncio.create_task(reader.read())
+        async with asyncio.timeout(20):
+            while not ended.done():
+                if sent and not writer.is_closing():
+                    writer.write(b"a")
+                await asyncio.sleep(0.01)
+        answer = ended.exception() or ended.result()
+        assert isinstance(answer, ConnectionError) or answer.count(b"HTTP/1.1 200") == bool(
+            before
+        ), answer
+        writer.close()
+    await server.stop()
 
 
-def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_who_hold_connections_keep_no_probe_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The oldest idle connections make room, those with a request in hand stay, and the closed ones
     are counted."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
@@ -303,33 +293,30 @@ def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.Mo
             await may_answer.wait()
             return {}
 
-    async def main() -> None:
-        server: Any = HttpServer("c", "n1", Slow([]), NoCollector())  # type: ignore[arg-type]
-        await server.listen(["127.0.0.1"], 0)
-        crowded_out = metrics.HTTP_CROWDED_OUT._value.get()
-        asking = asyncio.create_task(
-            ask(server.port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
-        )
-        async with asyncio.timeout(60):
-            while not server._answering:
+    server: Any = HttpServer("c", "n1", Slow([]), NoCollector())  # type: ignore[arg-type]
+    await server.listen(["127.0.0.1"], 0)
+    crowded_out = metrics.HTTP_CROWDED_OUT._value.get()
+    asking = asyncio.create_task(
+        ask(server.port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
+    )
+    async with asyncio.timeout(60):
+        while not server._answering:
+            await asyncio.sleep(0.001)
+        held = []
+        for number in range(10):
+            held.append(await asyncio.open_connection("127.0.0.1", server.port))
+            while len(server._runner.server.connections) < min(number + 2, 4):
                 await asyncio.sleep(0.001)
-            held = []
-            for number in range(10):
-                held.append(await asyncio.open_connection("127.0.0.1", server.port))
-                while len(server._runner.server.connections) < min(number + 2, 4):
-                    await asyncio.sleep(0.001)
-                assert len(server._runner.server.connections) <= 4 + 1, "one may be on its way out"
-                if number >= 3:
-                    assert await held[number - 3][0].read() == b"", "the oldest has made room"
-            assert not asking.done()
-            may_answer.set()
-            assert b"200" in (await asking)[0]
-        assert metrics.HTTP_CROWDED_OUT._value.get() == crowded_out + 7
-        for _, writer in held:
-            writer.close()
-        await server.stop()
-
-    asyncio.run(main())
+            assert len(server._runner.server.connections) <= 4 + 1, "one may be on its way out"
+            if number >= 3:
+                assert await held[number - 3][0].read() == b"", "the oldest has made room"
+        assert not asking.done()
+        may_answer.set()
+        assert b"200" in (await asking)[0]
+    assert metrics.HTTP_CROWDED_OUT._value.get() == crowded_out + 7
+    for _, writer in held:
+        writer.close()
+    await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -364,50 +351,42 @@ def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(
+async def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body is neither wanted nor decompressed."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
-    async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
-        await server.listen(["127.0.0.1"], 0)
-        port = server.port
-        body = b"Content-Encoding: deflate\r\nContent-Length: 4\r\n\r\nabcd"
-        head, _ = await ask(
-            port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + body
-        )
-        assert head.split()[1] == b"200" and not server._answering
-        await server.stop()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-
-    asyncio.run(main())
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+    await server.listen(["127.0.0.1"], 0)
+    port = server.port
+    body = b"Content-Encoding: deflate\r\nContent-Length: 4\r\n\r\nabcd"
+    head, _ = await ask(port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + body)
+    assert head.split()[1] == b"200" and not server._answering
+    await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
 
 
-def test_workers_of_the_node_tell_each_other_everything(
+async def test_workers_of_the_node_tell_each_other_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However closed the HTTP port of the node is; it is the worker that answers for the node who
     decides what a caller may read."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
-    async def main() -> None:
-        server: Any = HttpServer(
-            "c", "n1", FixedHealth(["g1 has no leader"]), NoCollector(), opened=False
-        )  # type: ignore[arg-type]
-        await server.listen_for_siblings(str(tmp_path / "s"))
-        async with aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(tmp_path / "s"))
-        ) as session:
-            async with session.get("http://worker/readyz") as response:
-                assert (await response.json())["reasons"] == ["g1 has no leader"]
-            async with session.get("http://worker/metrics") as response:
-                assert response.status == 200
-        await server.stop()
-
-    asyncio.run(main())
+    server: Any = HttpServer(
+        "c", "n1", FixedHealth(["g1 has no leader"]), NoCollector(), opened=False
+    )  # type: ignore[arg-type]
+    await server.listen_for_siblings(str(tmp_path / "s"))
+    async with aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(str(tmp_path / "s"))
+    ) as session:
+        async with session.get("http://worker/readyz") as response:
+            assert (await response.json())["reasons"] == ["g1 has no leader"]
+        async with session.get("http://worker/metrics") as response:
+            assert response.status == 200
+    await server.stop()
 
 
 def test_what_a_stranger_may_hold() -> None:
@@ -420,22 +399,19 @@ def test_what_a_stranger_may_hold() -> None:
     ("listens", "reached"),
     [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("0.0.0.0", ("127.0.0.1",))],
 )
-def test_the_pages_are_where_the_configuration_says(
+async def test_the_pages_are_where_the_configuration_says(
     listens: str, reached: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`::` is both families, as on the other ports, although the loop's own servers make it one."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
-    async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
-        await server.listen([listens], 0)
-        async with aiohttp.ClientSession() as session:
-            for host in reached:
-                async with session.get(f"http://{joined(host, server.port)}/healthz") as response:
-                    assert response.status == 200
-        await server.stop()
-
-    asyncio.run(main())
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+    await server.listen([listens], 0)
+    async with aiohttp.ClientSession() as session:
+        for host in reached:
+            async with session.get(f"http://{joined(host, server.port)}/healthz") as response:
+                assert response.status == 200
+    await server.stop()
 
 
 class LargePages(NoCollector):
@@ -451,7 +427,7 @@ class LargePages(NoCollector):
         return bytes(self.SIZE)
 
 
-def test_readers_that_do_not_take_their_page_hold_few_of_them(
+async def test_readers_that_do_not_take_their_page_hold_few_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others wait, and get theirs when those have gone; one that takes nothing for too long is cut
@@ -459,32 +435,29 @@ def test_readers_that_do_not_take_their_page_hold_few_of_them(
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(http, "PAGES_AT_ONCE", 2)
 
-    async def main() -> None:
-        pages = LargePages()
-        server: Any = HttpServer("c", "n1", FixedHealth([]), pages)  # type: ignore[arg-type]
-        await server.listen(["127.0.0.1"], 0)
-        host, port = "127.0.0.1", server.port
-        idle = [await asyncio.open_connection(host, port) for _ in range(10)]
-        for _, writer in idle:
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
-        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-            while pages.made < 2:
-                await asyncio.sleep(0.001)
-            for _ in range(20):
-                async with session.get(f"http://{host}:{port}/healthz") as response:
-                    assert response.status == 200
-            assert pages.made == 2
-            monkeypatch.setattr(http, "PAGE_WITHIN_S", 0.1)
-            for _, writer in idle[:2]:
-                writer.close()
-            async with session.head(f"http://{host}:{port}/metrics") as response:
-                assert (response.status, await response.read()) == (200, b"")
-            async with session.get(f"http://{host}:{port}/metrics") as response:
-                assert response.content_length == pages.SIZE
-            assert pages.made == 12
-        await server.stop()
-
-    asyncio.run(main())
+    pages = LargePages()
+    server: Any = HttpServer("c", "n1", FixedHealth([]), pages)  # type: ignore[arg-type]
+    await server.listen(["127.0.0.1"], 0)
+    host, port = "127.0.0.1", server.port
+    idle = [await asyncio.open_connection(host, port) for _ in range(10)]
+    for _, writer in idle:
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        while pages.made < 2:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            async with session.get(f"http://{host}:{port}/healthz") as response:
+                assert response.status == 200
+        assert pages.made == 2
+        monkeypatch.setattr(http, "PAGE_WITHIN_S", 0.1)
+        for _, writer in idle[:2]:
+            writer.close()
+        async with session.head(f"http://{host}:{port}/metrics") as response:
+            assert (response.status, await response.read()) == (200, b"")
+        async with session.get(f"http://{host}:{port}/metrics") as response:
+            assert response.content_length == pages.SIZE
+        assert pages.made == 12
+    await server.stop()
 
 
 def answers(value: dict[str, Any]) -> Callable[[str], Awaitable[dict[str, Any]]]:

@@ -23,7 +23,7 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.status import Code, LedgerError
-from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
+from tests.node.query_bench import NAME, QueryBench, bodies, started_bench
 from tests.node_core.core_fakes import SECOND
 
 QUEUES = [("g1", 0), ("g1", 1), ("g2", 0)]
@@ -58,7 +58,7 @@ async def fill(bench: QueryBench, seed: int, count: int = 40) -> list[tuple[int,
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
-def test_pages_hold_every_message_once_and_in_order(
+async def test_pages_hold_every_message_once_and_in_order(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By key newest first, by time oldest first, from any node, however small the pages and the
@@ -70,7 +70,7 @@ def test_pages_hold_every_message_once_and_in_order(
         monkeypatch.setattr(group_queries, "BUFFER_BYTES", 300)
         monkeypatch.setattr(group_queries, "PAGE", 3)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         sent = await fill(bench, seed)
         times = dict(map(reversed, sent))  # type: ignore[arg-type]
         for at in (0, 1):
@@ -90,15 +90,12 @@ def test_pages_hold_every_message_once_and_in_order(
             ]
             assert set(found) == wanted and len(found) == len(wanted)
 
-    with_bench(work)
-
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_go_by_the_times_that_count(seed: int) -> None:
+async def test_answers_go_by_the_times_that_count(seed: int) -> None:
     """Behind a time epoch, order, pages, ranges of time and shown times are those at which messages
     count as stored."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await fill(bench, seed)
         times: dict[str, int] = {}
         for group in ("g1", "g2"):
@@ -156,10 +153,8 @@ def test_answers_go_by_the_times_that_count(seed: int) -> None:
             for message in (*newest.messages, *whole.messages)
         )
 
-    with_bench(work)
 
-
-def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many queues and however long their messages: pages give way and are read again."""
     monkeypatch.setattr(group_queries, "BUFFER_BYTES", 10_000)
     monkeypatch.setattr(group_queries, "PAGE_BYTES", 15_000)
@@ -173,7 +168,7 @@ def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(group_queries, "_Scan", Watched)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(60):
             await bench.send(*QUEUES[number % 2], f"{number:04}" + "x" * 1000)
             bench.pass_ms(1)
@@ -181,15 +176,15 @@ def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -
         assert found == [f"{number:04}" for number in range(60)]
         assert 10_000 < max(held) <= 10_000 + 15_000
 
-    with_bench(work)
 
-
-def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Between two pages of a queue messages may go: those that stay keep their offsets, and a queue
     that lost all of them just ends."""
     monkeypatch.setattr(group_queries, "PAGE", 2)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(12):
             await bench.send("g1", number % 2, f"m{number}")
             bench.pass_ms(1)
@@ -222,13 +217,10 @@ def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.Mon
             ("m10", 5),
         ]
 
-    with_bench(work)
 
-
-def test_a_found_message_is_shown_as_peek_shows_it() -> None:
+async def test_a_found_message_is_shown_as_peek_shows_it() -> None:
     """Queue numbers count over all broker groups; the position inside the group is reported too."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a", key="x")
         await bench.send("g2", 0, "b", key="k")
         (found,) = (
@@ -244,14 +236,11 @@ def test_a_found_message_is_shown_as_peek_shows_it() -> None:
             found.offset,
         ) == (2, "g2", 0, 0)
 
-    with_bench(work)
 
-
-def test_keys_and_ids_are_not_mixed_up() -> None:
+async def test_keys_and_ids_are_not_mixed_up() -> None:
     """One index serves both: a key that looks like an id finds no id, and many messages with such a
     key do not hide it."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "real", message_id="X")
         for number in range(30):
             await bench.send("g1", 0, f"m{number}", key="X")
@@ -259,13 +248,10 @@ def test_keys_and_ids_are_not_mixed_up() -> None:
         assert sum(map(len, await pages(bench, 0, 7, key="X"))) == 30
         assert await pages(bench, 0, 2, message_id="id-real") == [[]]
 
-    with_bench(work)
 
-
-def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
+async def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
     """Messages of an older incarnation are found neither by key nor by time."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await fill(bench, 1, 9)
         bench.state.command({"op": "delete-topic", "ns": "", "name": "t"})
         bench.state.command(
@@ -287,17 +273,15 @@ def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
         await bench.send("g1", 0, "new", key="k")
         assert await pages(bench, 0, 10, key="k") == await pages(bench, 0, 10) == [["new"]]
 
-    with_bench(work)
 
-
-def test_a_query_waits_for_the_index_and_says_how_far_it_is(
+async def test_a_query_waits_for_the_index_and_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is called absent that the index has not reached: the answer names the broker group,
     or comes once the index is there."""
     monkeypatch.setattr(group_queries, "INDEXED_WITHIN_S", 0.05)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a", key="k")
         hosted = bench.engines[0].hosted["g1"]
         hosted.key_index.next_index = 1
@@ -329,17 +313,15 @@ def test_a_query_waits_for_the_index_and_says_how_far_it_is(
         )
         assert not answer.lagging and hosted.key_index.looks == applied + 1
 
-    with_bench(work)
 
-
-def test_an_index_that_loses_keys_under_a_query_does_not_call_them_absent(
+async def test_an_index_that_loses_keys_under_a_query_does_not_call_them_absent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first look into a damaged file takes it out of the index: the query says that the index
     lags, or asks again once it does not."""
     monkeypatch.setattr(group_queries, "INDEXED_WITHIN_S", 0.05)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a", key="k")
         hosted = bench.engines[0].hosted["g1"]
         whole, index = hosted.lookup, hosted.key_index
@@ -365,8 +347,6 @@ def test_an_index_that_loses_keys_under_a_query_does_not_call_them_absent(
         )
         assert bodies(answer) == ["a"] and not answer.lagging
 
-    with_bench(work)
-
 
 @pytest.mark.parametrize(
     ("request_", "code"),
@@ -382,25 +362,21 @@ def test_an_index_that_loses_keys_under_a_query_does_not_call_them_absent(
         (admin_pb2.QueryRequest(topic=NAME, after=b'{"offsets":[]}'), Code.BAD_REQUEST),
     ],
 )
-def test_bad_queries_are_refused(request_: admin_pb2.QueryRequest, code: Code) -> None:
+async def test_bad_queries_are_refused(request_: admin_pb2.QueryRequest, code: Code) -> None:
     """A place that no answer gave, or two things at once."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         with pytest.raises(LedgerError) as caught:
             await bench.queries[1].query(bench.topic, request_)
         assert caught.value.code == code
-
-    with_bench(work)
 
 
 # -- detail
 
 
-def test_copies_on_every_replica() -> None:
+async def test_copies_on_every_replica() -> None:
     """Present and equal, missing on a lagging replica, different, damaged, and unknown if a node
     does not answer."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 1, "a")
         request = admin_pb2.MessageDetailRequest(
             topic=NAME, broker_group="g1", group_queue=1, offset=0
@@ -435,13 +411,10 @@ def test_copies_on_every_replica() -> None:
         bench.back.up = False
         assert not (await copies())["n2"].HasField("state")
 
-    with_bench(work)
 
-
-def test_a_sound_copy_of_another_entry_is_different() -> None:
+async def test_a_sound_copy_of_another_entry_is_different() -> None:
     """What the leader holds counts, even if both copies are whole."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         other = QueryBench()
         await other.start()
@@ -456,13 +429,10 @@ def test_a_sound_copy_of_another_entry_is_different() -> None:
             ("n2", "different"),
         ]
 
-    with_bench(work)
 
-
-def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
+async def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
     """The reason is that the log begins later."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         store = bench.engines[0].hosted["g1"].store
         store.begin_index = 2
@@ -474,14 +444,11 @@ def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
             and not copy.HasField("position")
         )
 
-    with_bench(work)
 
-
-def test_what_became_of_a_message_in_each_group() -> None:
+async def test_what_became_of_a_message_in_each_group() -> None:
     """Not delivered yet, leased, visible again, acknowledged; groups that never used the topic are
     not listed."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for body in "abc":
             await bench.send("g1", 0, body)
         done = await bench.receive("done", count=3)
@@ -511,8 +478,6 @@ def test_what_became_of_a_message_in_each_group() -> None:
             await states(3)
         assert caught.value.code == Code.MESSAGE_NOT_FOUND
 
-    with_bench(work)
-
 
 # -- progress
 
@@ -521,11 +486,10 @@ def name(group: str) -> admin_pb2.Name:
     return admin_pb2.Name(name=group)
 
 
-def test_lag_counts_what_waits_everywhere() -> None:
+async def test_lag_counts_what_waits_everywhere() -> None:
     """Also in a broker group that the consumer group never met; ages are those of the first message
     that waits."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(5):
             await bench.send("g1", number % 2, f"m{number}")
         bench.pass_ms(1000)
@@ -551,14 +515,11 @@ def test_lag_counts_what_waits_everywhere() -> None:
             waits = [q.HasField("oldest_age_ms") for q in topic.queues]
             assert waits == [q.lag > 0 for q in topic.queues]
 
-    with_bench(work)
 
-
-def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
+async def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
     """What it committed is its place; a queue it never committed waits in whole; a reset moves it,
     and the group is listed by its topic."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(3):
             await bench.send("g1", 0, f"a{number}")
             await bench.send("g2", 0, f"b{number}")
@@ -584,13 +545,10 @@ def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
             if q.broker_group == "g1"
         ] == [3, 0]
 
-    with_bench(work)
 
-
-def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
+async def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
     """Every client is listed, the one with the largest lag first; a reset moves all of them."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for member in ("b$x", "b$y@1"):
             await bench.receive(member)
         for number in range(3):
@@ -614,14 +572,14 @@ def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
         (topic,) = (await bench.queries[0].lag(name("b"), None)).topics
         assert (topic.lag, topic.leased, [part.lag for part in topic.parts]) == (0, 0, [0, 0])
 
-    with_bench(work)
 
-
-def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lag_of_a_broker_group_without_a_leader_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An unknown lag makes its sums unknown too; other values are reported."""
     monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.1)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         await bench.receive("c")
         bench.engines[0].follow("g2", None)
@@ -632,11 +590,9 @@ def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.M
                 topic.queues[2].HasField(field) for field in ("cursor", "end", "lag", "leased")
             )
 
-    with_bench(work)
-
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_leader_that_cannot_prove_it_answers_no_read(
+async def test_a_leader_that_cannot_prove_it_answers_no_read(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a majority nothing is read from it, by whatever command; with a majority everything
@@ -645,7 +601,7 @@ def test_a_leader_that_cannot_prove_it_answers_no_read(
     monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.15)
     monkeypatch.setattr(peeks, "CALL_TIMEOUT_S", 0.15)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "m", key="k")
         await bench.receive()
         replicator = bench.engines[0].replicators["g1"]
@@ -683,14 +639,11 @@ def test_a_leader_that_cannot_prove_it_answers_no_read(
         for ask in asked:
             await ask()
 
-    with_bench(work)
 
-
-def test_cursors_of_a_group_come_from_every_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cursors_of_a_group_come_from_every_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the leaders have them, whatever the asked node has applied; a broker group without a
     leader makes the answer an error."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for group, queue in QUEUES:
             await bench.send(group, queue, f"{group}-{queue}")
         await bench.receive()
@@ -707,14 +660,11 @@ def test_cursors_of_a_group_come_from_every_leader(monkeypatch: pytest.MonkeyPat
         with pytest.raises(LedgerError, match="g2"):
             await bench.queries[0].cursors(name("c"))
 
-    with_bench(work)
 
-
-def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
+async def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
     """Before it has heard from the quorum it knows none, and no lag and no positions would look
     like those of an unused group."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         await bench.receive()
         for at in (0, 1):
@@ -726,14 +676,11 @@ def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
                 bench.state.forget()
                 assert await ask() == wanted
 
-    with_bench(work)
 
-
-def test_lag_of_groups_that_used_nothing() -> None:
+async def test_lag_of_groups_that_used_nothing() -> None:
     """With a topic everything waits for it; an unknown group is refused, a configured one has no
     topics."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         with pytest.raises(LedgerError) as caught:
             await bench.queries[0].lag(name("nobody"), None)
@@ -744,8 +691,6 @@ def test_lag_of_groups_that_used_nothing() -> None:
         assert not (await bench.queries[0].lag(name("new"), None)).topics
         (topic,) = (await bench.queries[0].lag(name("new"), bench.topic)).topics
         assert (topic.lag, topic.leased) == (1, 0)
-
-    with_bench(work)
 
 
 # -- reset
@@ -759,11 +704,10 @@ async def reset(bench: QueryBench, at: int = 1, group: str = "c", **where: Any) 
     }
 
 
-def test_reset_moves_every_queue_and_old_handles_stop_counting() -> None:
+async def test_reset_moves_every_queue_and_old_handles_stop_counting() -> None:
     """After a reset to the beginning all messages are delivered again, after one to the end none;
     both over all broker groups."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for group, queue in QUEUES:
             await bench.send(group, queue, f"{group}-{queue}")
         first = await bench.receive()
@@ -782,14 +726,11 @@ def test_reset_moves_every_queue_and_old_handles_stop_counting() -> None:
         await bench.send("g1", 0, "next")
         assert len((await bench.receive()).leases) == 1
 
-    with_bench(work)
 
-
-def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
+async def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
     """An offset is brought into what the queue holds; a time means its first message in each
     queue."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(4):
             await bench.send("g1", 0, f"a{number}")
             await bench.send("g2", 0, f"b{number}")
@@ -805,13 +746,10 @@ def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
                 await reset(bench, **wrong)
             assert caught.value.code == Code.BAD_REQUEST
 
-    with_bench(work)
 
-
-def test_reset_of_a_group_nobody_knows_is_refused() -> None:
+async def test_reset_of_a_group_nobody_knows_is_refused() -> None:
     """A misspelt name creates nothing; the start of a new group without consumers can be set."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         with pytest.raises(LedgerError) as caught:
             await reset(bench, group="nobody", latest=True)
@@ -823,13 +761,10 @@ def test_reset_of_a_group_nobody_knows_is_refused() -> None:
         assert await reset(bench, group="new", latest=True) == {0: 1, 1: 0, 2: 0}
         assert not (await bench.receive("new")).leases
 
-    with_bench(work)
 
-
-def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
+async def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
     """The receive need not be repeated."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "a")
         await bench.ack(await bench.receive())
         engine = bench.engines[0]
@@ -854,17 +789,14 @@ def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
         outcome = await waiting
         assert isinstance(outcome, Received) and len(outcome.leases) == 1
 
-    with_bench(work)
-
 
 # -- peek
 
 
-def test_peek_at_the_latest_looks_at_all_queues() -> None:
+async def test_peek_at_the_latest_looks_at_all_queues() -> None:
     """The last messages of the topic, whichever queues hold them, queue by queue; in one queue its
     last ones."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number, (group, queue) in enumerate([*QUEUES, *QUEUES, ("g1", 0), ("g1", 0)]):
             await bench.send(group, queue, f"m{number}")
             bench.pass_ms(1)
@@ -883,17 +815,15 @@ def test_peek_at_the_latest_looks_at_all_queues() -> None:
             )
             assert bodies(after) == ["m6", "m7", "m5"]
 
-    with_bench(work)
 
-
-def test_peek_at_the_latest_reads_to_the_end_of_long_messages(
+async def test_peek_at_the_latest_reads_to_the_end_of_long_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However few of them fit into one answer of a queue, they are its last ones."""
     monkeypatch.setattr(peeks, "LOOK_BYTES", 2500)
     monkeypatch.setattr(peeks, "PEEK_BYTES", 1500)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         for number in range(9):
             await bench.send("g1", 0, f"{number}" + "x" * 1000)
             bench.pass_ms(1)
@@ -905,14 +835,11 @@ def test_peek_at_the_latest_reads_to_the_end_of_long_messages(
             assert [body[0] for body in bodies(last)] == ["7", "8"]
             assert [message.offset for message in last.messages] == [7, 8]
 
-    with_bench(work)
 
-
-def test_a_delayed_message_is_found_before_it_is_visible() -> None:
+async def test_a_delayed_message_is_found_before_it_is_visible() -> None:
     """It is found by key and id, in order with the others, with the time of its delivery;
     afterwards it is found once, like other messages."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         await bench.send("g1", 0, "before", key="k")
         bench.pass_ms(1)
         due_ms = bench.now_ms + 5_000
@@ -944,5 +871,3 @@ def test_a_delayed_message_is_found_before_it_is_visible() -> None:
         )
         (found,) = answer.messages
         assert not found.HasField("delayed_until_ms") and found.group_queue == 1
-
-    with_bench(work)

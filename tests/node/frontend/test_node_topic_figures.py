@@ -19,8 +19,7 @@ from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.process import topic_figures
 from ledgermq.node.process.topic_figures import PAIR_SERIES, GroupFigures, TopicFigures
 from ledgermq.proto.records.control import LevelRecord
-from ledgermq.proto.types import GroupConfig
-from tests.node_core.core_fakes import SECOND, Bench
+from tests.node_core.core_fakes import SECOND, Bench, leading
 
 
 class FakeEngine:
@@ -38,14 +37,6 @@ class FakeEngine:
         self.steps[group] += 1
         bench = self.benches[group]
         return work(SimpleNamespace(machine=bench.machine, group=bench.group))
-
-
-def leading() -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure()
-    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", 2),)))
-    return bench
 
 
 def read(figures: TopicFigures) -> dict[str, dict[tuple[str, ...], float]]:
@@ -71,7 +62,7 @@ def shown(page: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 def test_a_leader_exposes_every_number_of_a_topic_and_a_consumer_group() -> None:
     """Sent, received, received again, dead, ready, in flight, and the ages."""
-    b = leading()
+    b = leading(max_attempts=2)
     figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, 1000)  # type: ignore[arg-type]
     b.send("one", "two", "three")
     b.receive(n=1, invisible_ms=1000)
@@ -104,7 +95,7 @@ def test_a_leader_exposes_every_number_of_a_topic_and_a_consumer_group() -> None
 
 def test_an_age_counts_from_the_begin_of_a_time_epoch_at_the_earliest() -> None:
     """Also of a message whose store time was read before: it had one from the future."""
-    b = leading()
+    b = leading(max_attempts=2)
     figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, 1000)  # type: ignore[arg-type]
     b.group.turn(b.now_ns, b.now_ms + 3_600_000, [b.produce("one")])
     b.receive(n=1, invisible_ms=60_000)
@@ -122,7 +113,7 @@ def test_an_age_counts_from_the_begin_of_a_time_epoch_at_the_earliest() -> None:
 
 def test_a_former_leader_exposes_its_counters_and_no_backlog() -> None:
     """Its counters do not go back; how far groups are is known by the leader only."""
-    b = leading()
+    b = leading(max_attempts=2)
     figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, 1000)  # type: ignore[arg-type]
     b.send("one")
     b.receive()
@@ -141,7 +132,7 @@ def test_a_former_leader_exposes_its_counters_and_no_backlog() -> None:
 def test_the_number_of_series_is_bounded_and_what_is_left_out_is_counted(series_max: int) -> None:
     """Consumer groups come first, in the order of their names; shown and left out are all that
     there is."""
-    b = leading()
+    b = leading(max_attempts=2)
     b.configure("u")
     for topic in ("t", "u"):
         b.send("x", topic=topic)
@@ -163,7 +154,7 @@ def test_a_reading_is_split_into_steps_and_reads_a_message_once(
     """The engine gets a step per `PAIRS_A_STEP` groups; a message is not read again while it stays
     the oldest."""
     monkeypatch.setattr(topic_figures, "PAIRS_A_STEP", 2)
-    b = leading()
+    b = leading(max_attempts=2)
     b.send("one", "two")
     for number in range(5):
         b.receive(group=f"g{number}", n=1)
@@ -187,7 +178,7 @@ def test_a_reading_is_split_into_steps_and_reads_a_message_once(
 def test_a_consumer_group_that_was_deleted_is_no_longer_exposed(leads: bool) -> None:
     """Its counters and its place within `series_max` end with it, at the leader and at a former
     one."""
-    b = leading()
+    b = leading(max_attempts=2)
     figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, PAIR_SERIES)  # type: ignore[arg-type]
     b.send("one")
     b.receive(group="g")

@@ -15,7 +15,7 @@ import yaml
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests import cluster as real
-from tests.node.test_node_cluster import bodies, send
+from tests.cluster import bodies, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.quiet, pytest.mark.timeout(180)]
 TRANSFERS = 6

@@ -19,7 +19,7 @@ from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft
-from tests.node.query_bench import NAME, QueryBench, with_bench
+from tests.node.query_bench import NAME, QueryBench, started_bench
 from tests.node_core.core_fakes import EPOCH_MS
 
 MINUTE = 60_000
@@ -74,11 +74,10 @@ class Scene:
         ]
 
 
-def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
+async def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
     """Over broker groups and pages; a cancelled one is never delivered, one that is due is gone;
     the trace says who it was."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         for body, ms in (("c", 9 * MINUTE), ("a", MINUTE), ("b", 5 * MINUTE)):
             await s.delay("g1", body, ms)
@@ -108,13 +107,10 @@ def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
         ]
         assert got == ["a", "c"]
 
-    with_bench(work)
 
-
-def test_store_times_are_those_that_count() -> None:
+async def test_store_times_are_those_that_count() -> None:
     """In the list, and in its range of times, of messages that were stored before a time epoch."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.delay("g1", "a", MINUTE)
         machine = bench.engines[0].hosted["g1"].machine
@@ -128,13 +124,10 @@ def test_store_times_are_those_that_count() -> None:
             "delayed", begin_ms=begin_ms + 1
         )
 
-    with_bench(work)
 
-
-def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
+async def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
     """The right to cancel in one topic is none for another's messages."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         await s.delay("g1", "a", MINUTE)
         (found,) = await s.pages("delayed")
@@ -147,14 +140,11 @@ def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
         other = group_waiting._delayed_at("another", found.place)
         assert other(bench.engines[0].hosted["g1"])[0] == "gone"
 
-    with_bench(work)
 
-
-def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
+async def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
     """The next topic of the name has its own messages only: in the list, for a query, to cancel,
     and to roll back."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         engine = bench.engines[0]
         await s.delay("g1", "a", MINUTE)
@@ -183,14 +173,11 @@ def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
             b"b"
         ]
 
-    with_bench(work)
 
-
-def test_half_messages_are_listed_by_age_and_rolled_back() -> None:
+async def test_half_messages_are_listed_by_age_and_rolled_back() -> None:
     """By the operator, which the record says; the producer's later commit is refused, its roll-back
     agreed to."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         first = await s.half("g1", "a")
         bench.pass_ms(1000)
@@ -227,15 +214,13 @@ def test_half_messages_are_listed_by_age_and_rolled_back() -> None:
         ) == Resolved(True)
         assert (await s.trace("id-b"))[-1] == ("rolled-back", "the producer rolled it back")
 
-    with_bench(work)
 
-
-def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page may be empty; the next one goes on behind what was looked at."""
     monkeypatch.setattr(group_waiting, "PAGE", 2)
     monkeypatch.setattr(group_waiting, "LOOK_MAX", 2)
 
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         for number in range(7):
             await s.delay("g1", f"d{number}", MINUTE + number)
@@ -243,8 +228,6 @@ def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await s.names("delayed", message_ids=["id-d6"]) == ["id-d6"]
         assert await s.names("half", message_ids=["id-h5"], max=1) == ["id-h5"]
         assert len(await s.names("delayed", max=100)) == len(await s.names("half", max=100)) == 7
-
-    with_bench(work)
 
 
 @pytest.mark.parametrize(
@@ -268,18 +251,15 @@ def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_what_is_refused(request_: Any, what: str) -> None:
+async def test_what_is_refused(request_: Any, what: str) -> None:
     """With the reason."""
-
-    async def work(bench: QueryBench) -> None:
+    async with started_bench() as bench:
         s = Scene(bench)
         with pytest.raises(LedgerError, match=what):
             if isinstance(request_, admin_pb2.ListWaitingRequest):
                 await s.waiting.listed(bench.topic, request_)
             else:
                 await s.waiting.cancelled(bench.topic, request_, "")
-
-    with_bench(work)
 
 
 def test_who_may() -> None:

@@ -4,7 +4,8 @@ endings, certificates."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,33 +103,28 @@ class Worker:
             raise
 
 
-def run(directory: Path, body: Callable[[dict[str, Worker], Any], Awaitable[None]]) -> None:
-    """`body` with two of three workers, and a connection that landed on the first."""
-
-    async def main() -> None:
-        workers = {name: Worker(name, directory) for name in NAMES[:2]}
+@asynccontextmanager
+async def two_workers(directory: Path) -> AsyncIterator[tuple[dict[str, Worker], Any]]:
+    """Two of three workers, and a connection that landed on the first."""
+    workers = {name: Worker(name, directory) for name in NAMES[:2]}
+    for worker in workers.values():
+        await worker.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{workers['n1'].port}", OPTIONS) as channel:
+            yield workers, channel
+    finally:
         for worker in workers.values():
-            await worker.start()
-        try:
-            async with grpc.aio.insecure_channel(
-                f"127.0.0.1:{workers['n1'].port}", OPTIONS
-            ) as channel:
-                await body(workers, channel)
-        finally:
-            for worker in workers.values():
-                await worker.stop()
-
-    asyncio.run(main())
+            await worker.stop()
 
 
 def meant(node: str) -> tuple[tuple[str, str], ...]:
     return ((MEMBER_METADATA, node),)
 
 
-def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(
+async def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+    async with two_workers(tmp_path) as (_, channel):
         who = channel.unary_unary(f"/{SERVICE}/Who")
         for node, answers in (
             ("n1", b"n1"),
@@ -140,11 +136,9 @@ def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_
             assert await who(b"!", metadata=meant(node)) == answers + b"!"
         assert await who(b"!") == b"n1!"
 
-    run(tmp_path, body)
 
-
-def test_metadata_goes_both_ways(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as (_, channel):
         call = channel.unary_unary(f"/{SERVICE}/Who")(
             b"", metadata=(*meant("n1.2"), ("said", "hello"))
         )
@@ -152,12 +146,12 @@ def test_metadata_goes_both_ways(tmp_path: Path) -> None:
         assert dict(await call.trailing_metadata())["told"] == "hello"
         assert dict(await call.initial_metadata())[PASSED_BY] == "n1"
 
-    run(tmp_path, body)
-
 
 @pytest.mark.parametrize("size", [0, 1, 5 << 20])
-def test_a_stream_is_carried_both_ways_until_either_side_ends_it(tmp_path: Path, size: int) -> None:
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+async def test_a_stream_is_carried_both_ways_until_either_side_ends_it(
+    tmp_path: Path, size: int
+) -> None:
+    async with two_workers(tmp_path) as (_, channel):
         for ends in (True, False):
             call: Any = channel.stream_stream(f"/{SERVICE}/Echo")(metadata=meant("n1.2"))
             for number in range(3):
@@ -171,11 +165,9 @@ def test_a_stream_is_carried_both_ways_until_either_side_ends_it(tmp_path: Path,
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
 
-    run(tmp_path, body)
 
-
-def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+async def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Fails")(b"", metadata=meant("n1.2"))
         assert (caught.value.code(), caught.value.details()) == (
@@ -189,22 +181,19 @@ def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
         # (docs/known-weaknesses.md).
         assert caught.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
 
-    run(tmp_path, body)
 
-
-def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+async def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     """Clients try again after that, elsewhere or here."""
-
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+    async with two_workers(tmp_path) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=meant("n1.3"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    run(tmp_path, body)
 
-
-def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+async def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(
+    tmp_path: Path,
+) -> None:
+    async with two_workers(tmp_path) as (workers, channel):
         meant_worker = workers["n1.2"]
         for timeout in (None, 2):
             meant_worker.waiting.clear()
@@ -221,15 +210,12 @@ def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_pa
                 await meant_worker.cancelled.wait()
                 await sent
 
-    run(tmp_path, body)
 
-
-def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
+async def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
     """The handler that knows the leases learns that the client did not take the answer: it is where
     the client's connection is. A worker that passed the answer on would have taken it for the
     client."""
-
-    async def body(workers: dict[str, Worker], _: Any) -> None:
+    async with two_workers(tmp_path) as (workers, _):
         windows = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
         channel: Any
         async with grpc.aio.insecure_channel(
@@ -247,14 +233,11 @@ def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
             )
             assert await received.read() == bytes(LARGE)
 
-    run(tmp_path, body)
 
-
-def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
+async def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
     """Over the port the claim counts for nothing, neither here nor where the call is passed on to;
     on the siblings' socket it does."""
-
-    async def body(workers: dict[str, Worker], channel: Any) -> None:
+    async with two_workers(tmp_path) as (workers, channel):
         claim = ((COMMON_NAME, "root"),)
         for node in ("n1", "n1.2"):
             assert (
@@ -268,8 +251,6 @@ def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Pa
             f"unix:{workers['n1'].workers.calls('n1')}", OPTIONS
         ) as inner:
             assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
-
-    run(tmp_path, body)
 
 
 def test_a_worker_does_not_run_by_itself() -> None:

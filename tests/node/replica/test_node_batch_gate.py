@@ -44,28 +44,24 @@ def test_a_group_that_can_answer_before_a_sync_holds_nothing() -> None:
     assert not gate.shut
 
 
-def test_a_gate_that_opens_without_an_answer_lets_its_calls_through() -> None:
+async def test_a_gate_that_opens_without_an_answer_lets_its_calls_through() -> None:
     """The commit of a batch without waiting callers answers no call; the calls behind it still get
     their turn."""
+    synced = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        synced = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1:
+            output.sync = SyncTicket(1, lambda: None)
+        output.open_batches = 0 if group.packets else OPEN_BATCHES
+        if group.synced and not group.packets:
+            loop.call_soon_threadsafe(synced.set)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1:
-                output.sync = SyncTicket(1, lambda: None)
-            output.open_batches = 0 if group.packets else OPEN_BATCHES
-            if group.synced and not group.packets:
-                loop.call_soon_threadsafe(synced.set)
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        async with asyncio.timeout(20):
-            await synced.wait()
-            calls = [bench.peek() for _ in range(3)]
-            bench.engine.packets([("g1", "n2", PeerPacket(b"committed"))])
-            assert await asyncio.gather(*calls) == [PEEKED] * 3
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    async with asyncio.timeout(20):
+        await synced.wait()
+        calls = [bench.peek() for _ in range(3)]
+        bench.engine.packets([("g1", "n2", PeerPacket(b"committed"))])
+        assert await asyncio.gather(*calls) == [PEEKED] * 3
+    await bench.engine.stop()

@@ -139,274 +139,236 @@ def view(term: int) -> GroupView:
     return GroupView("n1", term, True, {}, {}, {})
 
 
-def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> None:
+async def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> None:
     """64 calls made at once reach the group in one turn, on the loop's thread, and every future
     gets its own answer."""
-
-    async def main() -> None:
-        group = FakeGroup()
-        bench = Bench(group)
-        answers = await asyncio.gather(*(bench.peek() for _ in range(64)))
-        assert answers == [PEEKED] * 64
-        assert 64 in group.batches
-        assert group.threads == {"MainThread"}
-        assert bench.engine.open_calls == 0
-        await bench.engine.stop()
-        assert group.closed and len(group.threads) == 2, (
-            "closing writes and syncs files, so it runs on a thread"
-        )
-
-    asyncio.run(main())
+    group = FakeGroup()
+    bench = Bench(group)
+    answers = await asyncio.gather(*(bench.peek() for _ in range(64)))
+    assert answers == [PEEKED] * 64
+    assert 64 in group.batches
+    assert group.threads == {"MainThread"}
+    assert bench.engine.open_calls == 0
+    await bench.engine.stop()
+    assert group.closed and len(group.threads) == 2, (
+        "closing writes and syncs files, so it runs on a thread"
+    )
 
 
-def test_a_lone_call_does_not_wait_for_others_and_one_of_two_callers_does() -> None:
+async def test_a_lone_call_does_not_wait_for_others_and_one_of_two_callers_does() -> None:
     """A call waits for calls that may share its batch only while there is another caller. Passes of
     the loop are counted."""
+    group = FakeGroup()
+    bench = Bench(group)
 
-    async def main() -> None:
-        group = FakeGroup()
-        bench = Bench(group)
-
-        async def passes_of(call: asyncio.Future[Any]) -> int:
-            passes = 0
-            while not call.done():
-                await asyncio.sleep(0)
-                passes += 1
-            return passes
-
-        await bench.peek()
-        for _ in range(3):
-            assert await passes_of(bench.peek()) <= LONE_QUIET_PASSES + 4
-        await asyncio.gather(bench.peek(), bench.peek())
-        first, taken = bench.peek(), len(group.batches)
-        for _ in range(QUIET_PASSES // 2):
+    async def passes_of(call: asyncio.Future[Any]) -> int:
+        passes = 0
+        while not call.done():
             await asyncio.sleep(0)
-        await asyncio.gather(first, bench.peek())
-        assert 2 in group.batches[taken:], (
-            "the second of two callers came a few passes later and shares the batch"
-        )
-        await bench.engine.stop()
+            passes += 1
+        return passes
 
-    asyncio.run(main())
+    await bench.peek()
+    for _ in range(3):
+        assert await passes_of(bench.peek()) <= LONE_QUIET_PASSES + 4
+    await asyncio.gather(bench.peek(), bench.peek())
+    first, taken = bench.peek(), len(group.batches)
+    for _ in range(QUIET_PASSES // 2):
+        await asyncio.sleep(0)
+    await asyncio.gather(first, bench.peek())
+    assert 2 in group.batches[taken:], (
+        "the second of two callers came a few passes later and shares the batch"
+    )
+    await bench.engine.stop()
 
 
-def test_admission_is_followed_by_a_turn_at_once() -> None:
+async def test_admission_is_followed_by_a_turn_at_once() -> None:
     """A group that waits for nothing learns of its admission and gets a turn, so that an overdue
     election begins; others sleep on."""
+    turned = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        turned = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.admitted_before_turn is not None:
+            loop.call_soon_threadsafe(turned.set)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.admitted_before_turn is not None:
-                loop.call_soon_threadsafe(turned.set)
-
-        group, other = FakeGroup(react), FakeGroup()
-        bench = Bench(group, other)
-        await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
-        before = other.turns
-        bench.engine.admit("g1")
-        async with asyncio.timeout(20):
-            await turned.wait()
-        assert (
-            group.admitted_before_turn == group.turns
-            and other.admitted_before_turn is None
-            and other.turns == before
-        )
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    group, other = FakeGroup(react), FakeGroup()
+    bench = Bench(group, other)
+    await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
+    before = other.turns
+    bench.engine.admit("g1")
+    async with asyncio.timeout(20):
+        await turned.wait()
+    assert (
+        group.admitted_before_turn == group.turns
+        and other.admitted_before_turn is None
+        and other.turns == before
+    )
+    await bench.engine.stop()
 
 
-def test_room_for_reads_gives_every_group_a_turn() -> None:
-    async def main() -> None:
-        groups = FakeGroup(), FakeGroup()
-        bench = Bench(*groups)
-        await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
-        before = [group.turns for group in groups]
-        bench.engine.turn_all()
-        async with asyncio.timeout(20):
-            while any(group.turns == was for group, was in zip(groups, before, strict=True)):
-                await asyncio.sleep(0)
-        assert [group.batches[-1] for group in groups] == [0, 0]
-        await bench.engine.stop()
-
-    asyncio.run(main())
-
-
-def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> None:
-    """An appointment may be what ends the waiting: the gate does not hold it back."""
-
-    async def main() -> None:
-        release = threading.Event()
-        wished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1:
-                output.sync = SyncTicket(1, release.wait)
-            if any(isinstance(call, Appointed) for call in group.calls) and not group.synced:
-                output.ha_requests = ("a wish",)
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        bench.engine.on_wishes(
-            lambda name, wishes: wished.done() or wished.set_result((name, wishes))
-        )
-        while not group.turns:
+async def test_room_for_reads_gives_every_group_a_turn() -> None:
+    groups = FakeGroup(), FakeGroup()
+    bench = Bench(*groups)
+    await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
+    before = [group.turns for group in groups]
+    bench.engine.turn_all()
+    async with asyncio.timeout(20):
+        while any(group.turns == was for group, was in zip(groups, before, strict=True)):
             await asyncio.sleep(0)
-        held = bench.peek()
-        bench.engine.notify_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
-        async with asyncio.timeout(20):
-            assert await wished == ("g1", ("a wish",))
-        assert [type(call) for call in group.calls] == [Appointed] and not held.done()
-        release.set()
-        assert await held == PEEKED
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    assert [group.batches[-1] for group in groups] == [0, 0]
+    await bench.engine.stop()
 
 
-def test_fetches_of_a_node_without_an_object_store_fail() -> None:
+async def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> (
+    None
+):
+    """An appointment may be what ends the waiting: the gate does not hold it back."""
+    release = threading.Event()
+    wished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1:
+            output.sync = SyncTicket(1, release.wait)
+        if any(isinstance(call, Appointed) for call in group.calls) and not group.synced:
+            output.ha_requests = ("a wish",)
+
+    group = FakeGroup(react)
+    bench = Bench(group)
+    bench.engine.on_wishes(lambda name, wishes: wished.done() or wished.set_result((name, wishes)))
+    while not group.turns:
+        await asyncio.sleep(0)
+    held = bench.peek()
+    bench.engine.notify_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
+    async with asyncio.timeout(20):
+        assert await wished == ("g1", ("a wish",))
+    assert [type(call) for call in group.calls] == [Appointed] and not held.done()
+    release.set()
+    assert await held == PEEKED
+    await bench.engine.stop()
+
+
+async def test_fetches_of_a_node_without_an_object_store_fail() -> None:
     """The leader gets an answer in any case, and can ask again."""
     fetch = TierFetch(7, "t", 0, 0, 5, 100, 1000, 10)
 
-    async def main() -> None:
-        answered = asyncio.Event()
+    answered = asyncio.Event()
 
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1:
-                output.tier_fetches = (fetch,)
-            if group.calls:
-                answered.set()
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1:
+            output.tier_fetches = (fetch,)
+        if group.calls:
+            answered.set()
 
-        group = FakeGroup(react)
-        bench = Bench(group)
-        async with asyncio.timeout(20):
-            await answered.wait()
-        failure = "tiered storage is not configured on this node"
-        assert group.calls == [TierFetched(fetch, failure=failure)]
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    async with asyncio.timeout(20):
+        await answered.wait()
+    failure = "tiered storage is not configured on this node"
+    assert group.calls == [TierFetched(fetch, failure=failure)]
+    await bench.engine.stop()
 
 
-def test_timer_wakes_a_group_without_any_input() -> None:
+async def test_timer_wakes_a_group_without_any_input() -> None:
     """A group that asks to be woken gets a turn although nothing happens; the other group does
     not."""
+    third = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        third = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def react(group: FakeGroup, output: Output) -> None:
+        output.wake_at_ns = 0 if group.turns < 3 else FAR_NS
+        if group.turns == 3:
+            loop.call_soon_threadsafe(third.set)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            output.wake_at_ns = 0 if group.turns < 3 else FAR_NS
-            if group.turns == 3:
-                loop.call_soon_threadsafe(third.set)
-
-        timed, idle = FakeGroup(react), FakeGroup()
-        bench = Bench(timed, idle)
-        await third.wait()
-        assert idle.turns == 1, "only the first turn of all"
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    timed, idle = FakeGroup(react), FakeGroup()
+    bench = Bench(timed, idle)
+    await third.wait()
+    assert idle.turns == 1, "only the first turn of all"
+    await bench.engine.stop()
 
 
-def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> None:
+async def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> None:
     """During a sync the engine continues to turn for packets; calls wait for the end of the sync
     and then form one batch."""
+    release = threading.Event()
+    ran: list[str] = []
+    stepped = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        release = threading.Event()
-        ran: list[str] = []
-        stepped = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def sync() -> None:
+        release.wait()
+        ran.append(threading.current_thread().name)
 
-        def sync() -> None:
-            release.wait()
-            ran.append(threading.current_thread().name)
+    ticket = SyncTicket(1, sync)
 
-        ticket = SyncTicket(1, sync)
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1:
+            output.sync = ticket
+        if group.packets:
+            loop.call_soon_threadsafe(stepped.set)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1:
-                output.sync = ticket
-            if group.packets:
-                loop.call_soon_threadsafe(stepped.set)
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        while not group.turns:
-            await asyncio.sleep(0)
-        calls = [bench.peek() for _ in range(3)]
+    group = FakeGroup(react)
+    bench = Bench(group)
+    while not group.turns:
         await asyncio.sleep(0)
-        bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
-        await stepped.wait()
-        assert not group.calls and not group.synced and not ran
-        release.set()
-        assert await asyncio.gather(*calls) == [PEEKED] * 3
-        assert group.synced == [(ticket, None)] and ran == ["sync-g1"] and 3 in group.batches
-        await bench.engine.stop()
+    calls = [bench.peek() for _ in range(3)]
+    await asyncio.sleep(0)
+    bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
+    await stepped.wait()
+    assert not group.calls and not group.synced and not ran
+    release.set()
+    assert await asyncio.gather(*calls) == [PEEKED] * 3
+    assert group.synced == [(ticket, None)] and ran == ["sync-g1"] and 3 in group.batches
+    await bench.engine.stop()
 
-    asyncio.run(main())
 
-
-def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
+async def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
     """A group that does not want its calls held gets them while its disk is busy, and answers
     them."""
+    release = threading.Event()
 
-    async def main() -> None:
-        release = threading.Event()
+    def react(group: FakeGroup, output: Output) -> None:
+        output.hold_calls = False
+        if group.turns == 1:
+            output.sync = SyncTicket(1, lambda: release.wait() and None)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            output.hold_calls = False
-            if group.turns == 1:
-                output.sync = SyncTicket(1, lambda: release.wait() and None)
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        while not group.turns:
-            await asyncio.sleep(0)
-        async with asyncio.timeout(20):
-            assert await bench.peek() == PEEKED
-        assert not group.synced
-        release.set()
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    while not group.turns:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        assert await bench.peek() == PEEKED
+    assert not group.synced
+    release.set()
+    await bench.engine.stop()
 
 
 @pytest.mark.parametrize(
     "failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")]
 )
-def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(
+async def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(
     failure: Exception,
 ) -> None:
     """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is
     answered afterwards."""
 
-    async def main() -> None:
+    def sync() -> None:
+        raise failure
 
-        def sync() -> None:
-            raise failure
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1:
+            output.sync = SyncTicket(1, sync)
+        if group.synced:
+            error = group.synced[0][1]
+            assert isinstance(error, OSError) and str(failure) in str(error)
+            raise Fenced("the log could not be synced")
 
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1:
-                output.sync = SyncTicket(1, sync)
-            if group.synced:
-                error = group.synced[0][1]
-                assert isinstance(error, OSError) and str(failure) in str(error)
-                raise Fenced("the log could not be synced")
-
-        bench = Bench(FakeGroup(react))
-        fatal = await bench.fatal
-        assert fatal.exit_code == 73 and "could not be synced" in str(fatal)
-        late = bench.peek()
-        await asyncio.sleep(0)
-        assert not late.done()
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup(react))
+    fatal = await bench.fatal
+    assert fatal.exit_code == 73 and "could not be synced" in str(fatal)
+    late = bench.peek()
+    await asyncio.sleep(0)
+    assert not late.done()
 
 
 class UnknownFormatLike(Exception):
@@ -422,158 +384,127 @@ class UnknownFormatLike(Exception):
         (UnknownFormatLike("old"), 76),
     ],
 )
-def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(
+async def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(
     error: Exception, exit_code: int
 ) -> None:
     """A bug is 70; errors that carry an exit code keep it."""
 
-    async def main() -> None:
-        def react(group: FakeGroup, output: Output) -> None:
-            raise error
+    def react(group: FakeGroup, output: Output) -> None:
+        raise error
 
-        bench = Bench(FakeGroup(react))
-        assert (await bench.fatal).exit_code == exit_code
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup(react))
+    assert (await bench.fatal).exit_code == exit_code
 
 
 @pytest.mark.parametrize("what", ["_let_go", "_order_next"])
-def test_a_failure_behind_the_turns_of_a_pass_is_fatal(
+async def test_a_failure_behind_the_turns_of_a_pass_is_fatal(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The loop would only log it, and no group would get another turn."""
 
-    async def main() -> None:
-        def fail(_: Scheduler) -> None:
-            raise AssertionError("invariant")
+    def fail(_: Scheduler) -> None:
+        raise AssertionError("invariant")
 
-        monkeypatch.setattr(Scheduler, what, fail)
-        assert (await asyncio.wait_for(Bench(FakeGroup(lambda *_: None)).fatal, 10)).exit_code == 70
-
-    asyncio.run(main())
+    monkeypatch.setattr(Scheduler, what, fail)
+    assert (await asyncio.wait_for(Bench(FakeGroup(lambda *_: None)).fatal, 10)).exit_code == 70
 
 
-def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
+async def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
     """No future is left hanging, and no group is closed while its files are being synced."""
+    release = threading.Event()
+    order: list[str] = []
 
-    async def main() -> None:
-        release = threading.Event()
-        order: list[str] = []
+    def sync() -> None:
+        release.wait()
+        order.append("synced")
 
-        def sync() -> None:
-            release.wait()
-            order.append("synced")
+    def react(group: FakeGroup, output: Output) -> None:
+        output.done = ()
+        if group.calls and not order and not group.synced:
+            output.sync = SyncTicket(1, sync)
 
-        def react(group: FakeGroup, output: Output) -> None:
-            output.done = ()
-            if group.calls and not order and not group.synced:
-                output.sync = SyncTicket(1, sync)
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        taken = bench.peek()
-        while not group.calls:
-            await asyncio.sleep(0)
-        waiting = bench.peek()
-        stopping = asyncio.create_task(bench.engine.stop())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    taken = bench.peek()
+    while not group.calls:
         await asyncio.sleep(0)
-        assert not group.closed
-        release.set()
-        await stopping
-        assert order == ["synced"] and group.closed and len(group.synced) == 1
-        assert taken.result() == Refused("unknown-outcome", detail="the node is stopping")
-        assert waiting.result() == Refused("not-leader", detail="the node is stopping"), (
-            "no group ever saw it"
-        )
-        assert bench.peek().result() == waiting.result()
+    waiting = bench.peek()
+    stopping = asyncio.create_task(bench.engine.stop())
+    await asyncio.sleep(0)
+    assert not group.closed
+    release.set()
+    await stopping
+    assert order == ["synced"] and group.closed and len(group.synced) == 1
+    assert taken.result() == Refused("unknown-outcome", detail="the node is stopping")
+    assert waiting.result() == Refused("not-leader", detail="the node is stopping"), (
+        "no group ever saw it"
+    )
+    assert bench.peek().result() == waiting.result()
 
-    asyncio.run(main())
 
-
-def test_too_many_open_calls_are_refused_at_once() -> None:
+async def test_too_many_open_calls_are_refused_at_once() -> None:
     """The bound on open calls is a refusal, not a queue."""
 
-    async def main() -> None:
-        def react(group: FakeGroup, output: Output) -> None:
-            output.done = ()
+    def react(group: FakeGroup, output: Output) -> None:
+        output.done = ()
 
-        bench = Bench(FakeGroup(react), max_calls=2)
-        first, second, third = bench.peek(), bench.peek(), bench.peek()
-        assert third.result().reason == "busy"
-        assert not first.done() and not second.done()
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup(react), max_calls=2)
+    first, second, third = bench.peek(), bench.peek(), bench.peek()
+    assert third.result().reason == "busy"
+    assert not first.done() and not second.done()
+    await bench.engine.stop()
 
 
-def test_a_call_for_a_group_without_a_replica_here_is_refused_as_led_elsewhere() -> None:
+async def test_a_call_for_a_group_without_a_replica_here_is_refused_as_led_elsewhere() -> None:
     """A stream that reached a node, or a worker, without the group is sent on to where it is
     led."""
-
-    async def main() -> None:
-        bench = Bench(FakeGroup(lambda group, output: None))
-        assert (await bench.peek("elsewhere")).reason == "not-leader"
-        assert bench.engine.open_calls == 0
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup(lambda group, output: None))
+    assert (await bench.peek("elsewhere")).reason == "not-leader"
+    assert bench.engine.open_calls == 0
+    await bench.engine.stop()
 
 
-def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
+async def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
     """Packets of a group that is not hosted here have no effect; calls without an answer leave
     nothing behind."""
-
-    async def main() -> None:
-        one, two = FakeGroup(), FakeGroup()
-        bench = Bench(one, two)
-        packet = PeerPacket(b"h", b"p")
-        bench.engine.packets([("g2", "n2", packet), ("g9", "n2", packet)])
-        bench.engine.notify("g2", ClientGone("c", 1))
-        await bench.peek("g2")
-        assert two.packets == [("n2", packet)] and not one.packets
-        assert isinstance(two.calls[0], ClientGone)
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    one, two = FakeGroup(), FakeGroup()
+    bench = Bench(one, two)
+    packet = PeerPacket(b"h", b"p")
+    bench.engine.packets([("g2", "n2", packet), ("g9", "n2", packet)])
+    bench.engine.notify("g2", ClientGone("c", 1))
+    await bench.peek("g2")
+    assert two.packets == [("n2", packet)] and not one.packets
+    assert isinstance(two.calls[0], ClientGone)
+    await bench.engine.stop()
 
 
-def test_views_are_published_and_packets_sent_from_the_loop() -> None:
+async def test_views_are_published_and_packets_sent_from_the_loop() -> None:
     """A new view reaches listeners and `views`; packets leave through the callback."""
 
-    async def main() -> None:
-        def react(group: FakeGroup, output: Output) -> None:
-            output.view = view(group.turns)
-            output.packets = [("n2", PeerPacket(b"h"))]
+    def react(group: FakeGroup, output: Output) -> None:
+        output.view = view(group.turns)
+        output.packets = [("n2", PeerPacket(b"h"))]
 
-        bench = Bench(FakeGroup(react))
-        seen: list[tuple[str, int]] = []
-        bench.engine.on_view(lambda group, new: seen.append((group, new.term)))
-        await bench.peek()
-        await bench.engine.stop()
-        assert bench.engine.views["g1"].term == seen[-1][1]
-        assert bench.sent and all(
-            group == "g1" and packet[0] == "n2" for group, packet in bench.sent
-        )
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup(react))
+    seen: list[tuple[str, int]] = []
+    bench.engine.on_view(lambda group, new: seen.append((group, new.term)))
+    await bench.peek()
+    await bench.engine.stop()
+    assert bench.engine.views["g1"].term == seen[-1][1]
+    assert bench.sent and all(group == "g1" and packet[0] == "n2" for group, packet in bench.sent)
 
 
-def test_run_sees_the_group_between_two_turns() -> None:
+async def test_run_sees_the_group_between_two_turns() -> None:
     """`run` and `status` execute on the loop's thread."""
-
-    async def main() -> None:
-        bench = Bench(FakeGroup())
-        assert (
-            await bench.engine.run("g1", lambda group: threading.current_thread().name)
-            == "MainThread"
-        )
-        assert (await bench.engine.status("g1")).role is Role.FOLLOWER
-        with pytest.raises(ZeroDivisionError):
-            await bench.engine.run("g1", lambda group: 1 // 0)
-        assert await bench.peek() == PEEKED, "a failing question does not end the engine"
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup())
+    assert (
+        await bench.engine.run("g1", lambda group: threading.current_thread().name) == "MainThread"
+    )
+    assert (await bench.engine.status("g1")).role is Role.FOLLOWER
+    with pytest.raises(ZeroDivisionError):
+        await bench.engine.run("g1", lambda group: 1 // 0)
+    assert await bench.peek() == PEEKED, "a failing question does not end the engine"
+    await bench.engine.stop()
 
 
 class Clock:
@@ -686,122 +617,106 @@ def test_a_late_timer_comes_after_what_the_sockets_hold(
     run(main, loop_factory)
 
 
-def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
+async def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
     """Whoever repeats a question until its answer changes lets the turn happen that changes it."""
-
-    async def main() -> None:
-        bench = Bench(FakeGroup())
-        peeked = bench.peek()
-        async with asyncio.timeout(20):
-            while not await bench.engine.run("g1", lambda group: len(group.calls)):
-                pass
-        assert await peeked == PEEKED
-        await bench.engine.stop()
-
-    asyncio.run(main())
+    bench = Bench(FakeGroup())
+    peeked = bench.peek()
+    async with asyncio.timeout(20):
+        while not await bench.engine.run("g1", lambda group: len(group.calls)):
+            pass
+    assert await peeked == PEEKED
+    await bench.engine.stop()
 
 
-def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> None:
+async def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> None:
     """The pass ends where it failed, and neither timers, syncs nor calls begin another one
     (invariant I9)."""
+    release, reported = threading.Event(), asyncio.Event()
 
-    async def main() -> None:
-        release, reported = threading.Event(), asyncio.Event()
+    def first(group: FakeGroup, output: Output) -> None:
+        output.wake_at_ns = 0
+        if group.turns == 1:
+            output.sync = SyncTicket(1, lambda: release.wait() and None)
 
-        def first(group: FakeGroup, output: Output) -> None:
-            output.wake_at_ns = 0
-            if group.turns == 1:
-                output.sync = SyncTicket(1, lambda: release.wait() and None)
+    def second(group: FakeGroup, output: Output) -> None:
+        raise AssertionError("invariant")
 
-        def second(group: FakeGroup, output: Output) -> None:
-            raise AssertionError("invariant")
-
-        groups = FakeGroup(first), FakeGroup(second), FakeGroup()
-        bench = Bench(*groups)
-        assert (await bench.fatal).exit_code == 70
-        before = [group.turns for group in groups]
-        assert before == [1, 1, 0]
-        scheduler = bench.engine._scheduler
-        sync_ended = scheduler.sync_ended
-        scheduler.sync_ended = lambda *outcome: (sync_ended(*outcome), reported.set())[0]  # type: ignore[method-assign]
-        release.set()
-        bench.peek("g3")
-        async with asyncio.timeout(20):
-            await reported.wait()
-            with pytest.raises(TimeoutError, match="have ended"):
-                await bench.engine.status("g1")
-        assert [group.turns for group in groups] == before
-        await bench.engine.stop()
-        assert not any(group.closed for group in groups)
-
-    asyncio.run(main())
+    groups = FakeGroup(first), FakeGroup(second), FakeGroup()
+    bench = Bench(*groups)
+    assert (await bench.fatal).exit_code == 70
+    before = [group.turns for group in groups]
+    assert before == [1, 1, 0]
+    scheduler = bench.engine._scheduler
+    sync_ended = scheduler.sync_ended
+    scheduler.sync_ended = lambda *outcome: (sync_ended(*outcome), reported.set())[0]  # type: ignore[method-assign]
+    release.set()
+    bench.peek("g3")
+    async with asyncio.timeout(20):
+        await reported.wait()
+        with pytest.raises(TimeoutError, match="have ended"):
+            await bench.engine.status("g1")
+    assert [group.turns for group in groups] == before
+    await bench.engine.stop()
+    assert not any(group.closed for group in groups)
 
 
-def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
+async def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
     """Its calls are refused, packets and timers do not reach it, and another group of the same name
     may come."""
+    release, began = threading.Event(), asyncio.Event()
 
-    async def main() -> None:
-        release, began = threading.Event(), asyncio.Event()
+    def react(group: FakeGroup, output: Output) -> None:
+        output.wake_at_ns = 0
+        if group.turns == 1:
+            output.sync = SyncTicket(1, lambda: release.wait() and None)
+            began.set()
 
-        def react(group: FakeGroup, output: Output) -> None:
-            output.wake_at_ns = 0
-            if group.turns == 1:
-                output.sync = SyncTicket(1, lambda: release.wait() and None)
-                began.set()
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        async with asyncio.timeout(20):
-            await began.wait()
-            held = bench.peek()
-            leaving = asyncio.create_task(bench.engine.take_out("g1"))
-            await asyncio.sleep(0)
-            turns = group.turns
-            bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
-            assert (await bench.peek()).reason == "not-leader"
-            assert not leaving.done() and group.turns == turns
-            release.set()
-            assert await leaving is group
-        assert (
-            group.turns == turns + 1
-            and len(group.synced) == 1
-            and not group.packets
-            and not group.closed
-        )
-        assert (await held).reason == "not-leader"
-        bench.engine.take_in("g1", again := FakeGroup())
-        assert await bench.peek() == PEEKED
-        await bench.engine.stop()
-        assert again.closed
-
-    asyncio.run(main())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    async with asyncio.timeout(20):
+        await began.wait()
+        held = bench.peek()
+        leaving = asyncio.create_task(bench.engine.take_out("g1"))
+        await asyncio.sleep(0)
+        turns = group.turns
+        bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
+        assert (await bench.peek()).reason == "not-leader"
+        assert not leaving.done() and group.turns == turns
+        release.set()
+        assert await leaving is group
+    assert (
+        group.turns == turns + 1
+        and len(group.synced) == 1
+        and not group.packets
+        and not group.closed
+    )
+    assert (await held).reason == "not-leader"
+    bench.engine.take_in("g1", again := FakeGroup())
+    assert await bench.peek() == PEEKED
+    await bench.engine.stop()
+    assert again.closed
 
 
-def test_a_stopping_group_turns_for_its_syncs_and_takes_no_more_packets() -> None:
+async def test_a_stopping_group_turns_for_its_syncs_and_takes_no_more_packets() -> None:
     """A leader that goes on pushing would otherwise give a follower another sync with every sync
     that ends, and the stop no end."""
+    release, began = threading.Event(), asyncio.Event()
+    packet = ("g1", "n2", PeerPacket(b"h"))
 
-    async def main() -> None:
-        release, began = threading.Event(), asyncio.Event()
-        packet = ("g1", "n2", PeerPacket(b"h"))
-
-        def react(group: FakeGroup, output: Output) -> None:
-            if group.turns == 1 or group.turns <= len(group.packets) + 1 <= 100:
-                output.sync = SyncTicket(group.turns, lambda: release.wait() and None)
-                bench.engine.packets([packet])
-                began.set()
-
-        group = FakeGroup(react)
-        bench = Bench(group)
-        async with asyncio.timeout(20):
-            await began.wait()
-            stopping = asyncio.create_task(bench.engine.stop())
-            await asyncio.sleep(0)
-            taken = len(group.packets)
+    def react(group: FakeGroup, output: Output) -> None:
+        if group.turns == 1 or group.turns <= len(group.packets) + 1 <= 100:
+            output.sync = SyncTicket(group.turns, lambda: release.wait() and None)
             bench.engine.packets([packet])
-            release.set()
-            await stopping
-        assert len(group.packets) == taken and group.closed
+            began.set()
 
-    asyncio.run(main())
+    group = FakeGroup(react)
+    bench = Bench(group)
+    async with asyncio.timeout(20):
+        await began.wait()
+        stopping = asyncio.create_task(bench.engine.stop())
+        await asyncio.sleep(0)
+        taken = len(group.packets)
+        bench.engine.packets([packet])
+        release.set()
+        await stopping
+    assert len(group.packets) == taken and group.closed

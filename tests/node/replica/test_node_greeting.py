@@ -163,43 +163,37 @@ def test_two_living_processes_of_one_name_are_told_apart_by_their_boot_ids(tmp_p
     met(two, started(tmp_path / "a", "first"), alive="first")
 
 
-def test_the_peer_port_refuses_a_copy_while_the_original_speaks_and_takes_its_next_life(
+async def test_the_peer_port_refuses_a_copy_while_the_original_speaks_and_takes_its_next_life(
     tmp_path: Path,
 ) -> None:
     """Two processes on copies of one directory: the second is kept out until the first is
     silent."""
-
-    async def main() -> None:
-        async with pair(tmp_path, one=greeter(tmp_path, "n1", boot_id="first")) as (
-            link,
-            here,
-            _,
-            _,
-            port,
-        ):
-            await here.until(lambda: link.up)
-            other = greeter(tmp_path / "copy", "n1", boot_id="second")
-            dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, other, Recorder(), 1 << 20)
-            dialling.dial()
-            try:
-                async with asyncio.timeout(20):
-                    while dialling.links["n2"].refusal is None:
-                        link.post(
-                            peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c"))
-                        )
-                        await asyncio.sleep(0.02)
-                assert (
-                    "another process speaks as node n1" in (dialling.links["n2"].refusal or "")
-                    and link.up
-                )
-                await link.stop()
-                async with asyncio.timeout(20):
-                    while not dialling.links["n2"].up:
-                        await asyncio.sleep(0.02)
-            finally:
-                await dialling.stop()
-
-    asyncio.run(main())
+    async with pair(tmp_path, one=greeter(tmp_path, "n1", boot_id="first")) as (
+        link,
+        here,
+        _,
+        _,
+        port,
+    ):
+        await here.until(lambda: link.up)
+        other = greeter(tmp_path / "copy", "n1", boot_id="second")
+        dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, other, Recorder(), 1 << 20)
+        dialling.dial()
+        try:
+            async with asyncio.timeout(20):
+                while dialling.links["n2"].refusal is None:
+                    link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
+                    await asyncio.sleep(0.02)
+            assert (
+                "another process speaks as node n1" in (dialling.links["n2"].refusal or "")
+                and link.up
+            )
+            await link.stop()
+            async with asyncio.timeout(20):
+                while not dialling.links["n2"].up:
+                    await asyncio.sleep(0.02)
+        finally:
+            await dialling.stop()
 
 
 def test_a_removed_node_is_refused_by_name(tmp_path: Path) -> None:

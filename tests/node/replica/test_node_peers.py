@@ -12,7 +12,7 @@ import random
 import socket
 import struct
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,10 +117,14 @@ def _fail(error: FatalError) -> None:
     raise error
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def run() -> Iterator[Run]:
     """On the loop the product runs on."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scenario)
+        yield runner.run
 
 
 class FailingDisk(RealDisk):
@@ -181,53 +185,45 @@ async def pair(
         await accepting.stop()
 
 
-def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
+async def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
     tmp_path: Path,
 ) -> None:
     """Everything queued before one write arrives in order, results come back to their calls, and
     the incarnation is durable first."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, _, _):
-            known: list[dict[str, str]] = []
-            there.on_packets = lambda: known.append(
-                read_peers(RealDisk(), str(tmp_path / "n2" / "state"))
-            )
-            await here.until(lambda: link.up)
-            for k in range(3):
-                link.send_packet("g1", PeerPacket(b"h%d" % k, memoryview(b"payload")))
-            link.post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=["a", "b"])))
-            link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
-            results = await asyncio.gather(
-                *(link.call(peer_pb2.ForwardCall(method=f"M{k}", request=b"r")) for k in range(5))
-            )
-            assert [list(result.responses) for result in results] == [
-                [b"M%d" % k, b"r"] for k in range(5)
-            ]
-            assert [
-                (group, sender, packet.header) for group, sender, packet in there.packets_seen
-            ] == [
-                ("g1", "n1", b"h0"),
-                ("g1", "n1", b"h1"),
-                ("g1", "n1", b"h2"),
-            ]
-            assert bytes(there.packets_seen[0][2].payload) == b"payload"
-            assert there.signs_seen == ["a", "b"] and there.gone_seen == ["c"]
-            assert known[0] == {"n1": identity("n1").incarnation}, (
-                "remembered before the first packet"
-            )
-            assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {
-                "n2": identity("n2").incarnation
-            }
-            assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, (
-                "it let us in, so it has recorded us"
-            )
-            assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), (
-                "that n1 records n2 is not known there yet"
-            )
-            assert (await link.status(queues=False)).node.node == "here"
-
-    run(main())
+    async with pair(tmp_path) as (link, here, there, _, _):
+        known: list[dict[str, str]] = []
+        there.on_packets = lambda: known.append(
+            read_peers(RealDisk(), str(tmp_path / "n2" / "state"))
+        )
+        await here.until(lambda: link.up)
+        for k in range(3):
+            link.send_packet("g1", PeerPacket(b"h%d" % k, memoryview(b"payload")))
+        link.post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=["a", "b"])))
+        link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
+        results = await asyncio.gather(
+            *(link.call(peer_pb2.ForwardCall(method=f"M{k}", request=b"r")) for k in range(5))
+        )
+        assert [list(result.responses) for result in results] == [
+            [b"M%d" % k, b"r"] for k in range(5)
+        ]
+        assert [(group, sender, packet.header) for group, sender, packet in there.packets_seen] == [
+            ("g1", "n1", b"h0"),
+            ("g1", "n1", b"h1"),
+            ("g1", "n1", b"h2"),
+        ]
+        assert bytes(there.packets_seen[0][2].payload) == b"payload"
+        assert there.signs_seen == ["a", "b"] and there.gone_seen == ["c"]
+        assert known[0] == {"n1": identity("n1").incarnation}, "remembered before the first packet"
+        assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {
+            "n2": identity("n2").incarnation
+        }
+        assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, (
+            "it let us in, so it has recorded us"
+        )
+        assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), (
+            "that n1 records n2 is not known there yet"
+        )
+        assert (await link.status(queues=False)).node.node == "here"
 
 
 @pytest.mark.parametrize(
@@ -246,27 +242,23 @@ def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
         ({"wire_version": 0}, "sends packets of version 1, n2 (LedgerMQ 1) of version 2"),
     ],
 )
-def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(
+async def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     """The accepting side says why; the dialling side stays down, remembers the reason, and no
     message reaches a handler."""
-
-    async def main() -> None:
-        async with pair(tmp_path, one=greeter(tmp_path, "n1", **changes)) as (link, _, there, _, _):
-            async with asyncio.timeout(20):
-                while link.refusal is None:
-                    await asyncio.sleep(0.01)
-            assert said in link.refusal and not link.up
-            with pytest.raises(NotSent):
-                await link.call(peer_pb2.ForwardCall(method="M"))
-            link.send_packet("g1", PeerPacket(b"h"))
-            assert not there.packets_seen and not there.calls
-            assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, (
-                "a refused peer is not remembered"
-            )
-
-    run(main())
+    async with pair(tmp_path, one=greeter(tmp_path, "n1", **changes)) as (link, _, there, _, _):
+        async with asyncio.timeout(20):
+            while link.refusal is None:
+                await asyncio.sleep(0.01)
+        assert said in link.refusal and not link.up
+        with pytest.raises(NotSent):
+            await link.call(peer_pb2.ForwardCall(method="M"))
+        link.send_packet("g1", PeerPacket(b"h"))
+        assert not there.packets_seen and not there.calls
+        assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, (
+            "a refused peer is not remembered"
+        )
 
 
 def wire_of(directory: Path, node: str, authority: str = "tls") -> PeerWire:
@@ -275,39 +267,35 @@ def wire_of(directory: Path, node: str, authority: str = "tls") -> PeerWire:
     return PeerWire(CertificateFiles(at / f"{node}.pem", at / f"{node}.key", at / "ca.pem"))
 
 
-def test_mutual_tls_between_peers(tmp_path: Path) -> None:
+async def test_mutual_tls_between_peers(tmp_path: Path) -> None:
     """With certificates for their names two nodes talk; a node with another's certificate is
     refused by name, whatever it knows."""
-
-    async def main() -> None:
-        async with pair(tmp_path, wires=(wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2"))) as (
-            link,
-            here,
-            _,
-            _,
-            _,
-        ):
-            await here.until(lambda: link.up)
-            assert list(
-                (await link.call(peer_pb2.ForwardCall(method="M", request=b"r"))).responses
-            ) == [b"M", b"r"]
-        async with pair(tmp_path, wires=(wire_of(tmp_path, "n3"), wire_of(tmp_path, "n2"))) as (
-            link,
-            _,
-            there,
-            _,
-            _,
-        ):
-            async with asyncio.timeout(20):
-                while link.refusal is None:
-                    await asyncio.sleep(0.01)
-            assert "names 127.0.0.1, n3" in link.refusal and not link.up and not there.links
-
-    run(main())
+    async with pair(tmp_path, wires=(wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2"))) as (
+        link,
+        here,
+        _,
+        _,
+        _,
+    ):
+        await here.until(lambda: link.up)
+        assert list(
+            (await link.call(peer_pb2.ForwardCall(method="M", request=b"r"))).responses
+        ) == [b"M", b"r"]
+    async with pair(tmp_path, wires=(wire_of(tmp_path, "n3"), wire_of(tmp_path, "n2"))) as (
+        link,
+        _,
+        there,
+        _,
+        _,
+    ):
+        async with asyncio.timeout(20):
+            while link.refusal is None:
+                await asyncio.sleep(0.01)
+        assert "names 127.0.0.1, n3" in link.refusal and not link.up and not there.links
 
 
 @pytest.mark.parametrize("who", ["plaintext", "another authority", "plaintext server"])
-def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> None:
+async def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> None:
     """Plaintext on either side or a certificate of another authority ends the connection before any
     data is sent."""
     mine, theirs = wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")
@@ -317,100 +305,88 @@ def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> 
         "plaintext server": (mine, None),
     }
 
-    async def main() -> None:
-        async with pair(tmp_path, wires=wires[who]) as (link, here, there, _, _):
-            async with asyncio.timeout(20):
-                while link._failures < 2:
-                    await asyncio.sleep(0.01)
-            assert not link.up and not here.links and not there.links
-            assert (link.refusal is None) is (who == "plaintext"), (
-                "only who uses TLS can say that it fails"
-            )
-
-    run(main())
+    async with pair(tmp_path, wires=wires[who]) as (link, here, there, _, _):
+        async with asyncio.timeout(20):
+            while link._failures < 2:
+                await asyncio.sleep(0.01)
+        assert not link.up and not here.links and not there.links
+        assert (link.refusal is None) is (who == "plaintext"), (
+            "only who uses TLS can say that it fails"
+        )
 
 
-def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> None:
+async def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> None:
     """A server without the secret, or another node than the dialled one, gets no packet."""
-
-    async def main(two: Greeter, said: str) -> None:
+    for two, said in (
+        (greeter(tmp_path, "n2", secret=b"another secret!!"), "secret differs"),
+        (greeter(tmp_path, "n2", node="n3", identities={}), "leads to node n3"),
+    ):
         async with pair(tmp_path, two=two) as (link, _, there, _, _):
             async with asyncio.timeout(20):
                 while link.refusal is None:
                     await asyncio.sleep(0.01)
             assert said in link.refusal and not link.up and not there.packets_seen
 
-    run(main(greeter(tmp_path, "n2", secret=b"another secret!!"), "secret differs"))
-    run(main(greeter(tmp_path, "n2", node="n3", identities={}), "leads to node n3"))
 
-
-def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_path: Path) -> None:
+async def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(
+    tmp_path: Path,
+) -> None:
     """A peer that returns with another incarnation has lost its promises: its packets do not reach
     the group, but its calls reach the node."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, _, _, _):
-            await here.until(lambda: link.up)
-        replaced = greeter(
-            tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)}
+    async with pair(tmp_path) as (link, here, _, _, _):
+        await here.until(lambda: link.up)
+    replaced = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
+    two = greeter(tmp_path, "n2")
+    async with pair(tmp_path, one=replaced, two=two) as (link, here, there, _, _):
+        await here.until(lambda: link.up)
+        dropped = metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get()
+        link.send_packet("g1", PeerPacket(b"h"))
+        assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+        assert not there.packets_seen
+        assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
+        assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], (
+            "it is told why"
         )
-        two = greeter(tmp_path, "n2")
-        async with pair(tmp_path, one=replaced, two=two) as (link, here, there, _, _):
-            await here.until(lambda: link.up)
-            dropped = metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get()
-            link.send_packet("g1", PeerPacket(b"h"))
-            assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
-            assert not there.packets_seen
-            assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
-            assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], (
-                "it is told why"
-            )
-            assert two.peer_identities.returned("g1") == {
-                "n1": identity("n1", incarnation=2).incarnation
-            }
-            assert replaced.peer_identities.met_by["g1"] == frozenset(), (
-                "no peer has recorded this directory"
-            )
-            # It may have been elected by those who know it by now: what it sends as a leader is
-            # heard, its votes and answers are not.
-            behind = encode(LeftBehind("n1", "n2", 3, 5))
-            link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))
-            link.send_packet("g1", behind)
-            await there.until(lambda: bool(there.packets_seen))
-            assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]
-            two.peer_identities.name(
-                "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
-            )
-            link.send_packet("g1", PeerPacket(b"again"))
-            await there.until(lambda: len(there.packets_seen) > 1)
-            assert there.packets_seen[1][2].header == b"again" and not two.peer_identities.returned(
-                "g1"
-            )
-
-    run(main())
+        assert two.peer_identities.returned("g1") == {
+            "n1": identity("n1", incarnation=2).incarnation
+        }
+        assert replaced.peer_identities.met_by["g1"] == frozenset(), (
+            "no peer has recorded this directory"
+        )
+        # It may have been elected by those who know it by now: what it sends as a leader is
+        # heard, its votes and answers are not.
+        behind = encode(LeftBehind("n1", "n2", 3, 5))
+        link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))
+        link.send_packet("g1", behind)
+        await there.until(lambda: bool(there.packets_seen))
+        assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]
+        two.peer_identities.name(
+            "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
+        )
+        link.send_packet("g1", PeerPacket(b"again"))
+        await there.until(lambda: len(there.packets_seen) > 1)
+        assert there.packets_seen[1][2].header == b"again" and not two.peer_identities.returned(
+            "g1"
+        )
 
 
-def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(
+async def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(
     tmp_path: Path,
 ) -> None:
     """Both are alive: the old one dialled us, and the one that the group has taken in answers where
     we dial."""
-
-    async def main() -> None:
-        two = greeter(tmp_path, "n2")
-        async with pair(tmp_path, two=two) as (link, here, there, _, _):
-            await here.until(lambda: link.up)
-            new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
-            two.peer_identities.name(
-                "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
-            )
-            two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
-            assert not two.peer_identities.barred
-            link.send_packet("g1", PeerPacket(b"h"))
-            assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
-            assert not there.packets_seen
-
-    run(main())
+    two = greeter(tmp_path, "n2")
+    async with pair(tmp_path, two=two) as (link, here, there, _, _):
+        await here.until(lambda: link.up)
+        new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
+        two.peer_identities.name(
+            "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
+        )
+        two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
+        assert not two.peer_identities.barred
+        link.send_packet("g1", PeerPacket(b"h"))
+        assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+        assert not there.packets_seen
 
 
 def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(
@@ -524,57 +500,49 @@ def greeting_frames() -> list[bytes]:
 
 
 @pytest.mark.parametrize("frame", greeting_frames(), ids=lambda frame: f"{len(frame)}-bytes")
-def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
+async def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
     """Before the proof, a frame that is no hello is the end: nothing of it reaches the handler, and
     it is counted."""
+    async with pair(tmp_path) as (link, here, there, _, port):
+        await here.until(lambda: link.up)
+        counted = metrics.PEER_REFUSALS.labels("garbage")._value.get()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(4096):
+                    pass
+        writer.close()
+        assert metrics.PEER_REFUSALS.labels("garbage")._value.get() == counted + 1
+        assert not there.calls and not there.packets_seen
+        assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+            b"M",
+            b"",
+        ], "others are not disturbed"
 
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, _, port):
-            await here.until(lambda: link.up)
-            counted = metrics.PEER_REFUSALS.labels("garbage")._value.get()
+
+async def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> None:
+    """What is no frame is answered by closing; a peer that is connected does not notice."""
+    async with pair(tmp_path) as (link, here, _, _, port):
+        await here.until(lambda: link.up)
+        rng = random.Random(3)
+        for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(frame)
-            async with asyncio.timeout(20):
-                with contextlib.suppress(ConnectionResetError):
+            writer.write(rng.randbytes(rng.randrange(1, 5000)))
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+                async with asyncio.timeout(20):
                     while await reader.read(4096):
                         pass
             writer.close()
-            assert metrics.PEER_REFUSALS.labels("garbage")._value.get() == counted + 1
-            assert not there.calls and not there.packets_seen
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
-                b"M",
-                b"",
-            ], "others are not disturbed"
-
-    run(main())
-
-
-def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> None:
-    """What is no frame is answered by closing; a peer that is connected does not notice."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, _, _, port):
-            await here.until(lambda: link.up)
-            rng = random.Random(3)
-            for _ in range(20):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(rng.randbytes(rng.randrange(1, 5000)))
-                with contextlib.suppress(OSError):
-                    writer.write_eof()
-                    async with asyncio.timeout(20):
-                        while await reader.read(4096):
-                            pass
-                writer.close()
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
-                b"M",
-                b"",
-            ]
-
-    run(main())
+        assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+            b"M",
+            b"",
+        ]
 
 
 def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(
-    tmp_path: Path,
+    tmp_path: Path, run: Run
 ) -> None:
     """A caller without the secret must not fill the log with tracebacks: an answer to a closed
     connection is dropped."""
@@ -619,28 +587,24 @@ def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(
     assert not failures
 
 
-def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
+async def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
     """An address that cannot be resolved counts as unreachable, like an unknown name; the other
     addresses are still tried."""
-
-    async def main() -> None:
-        accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
-        port = await accepting.listen("127.0.0.1:0")
-        dialling = Peers(
-            {"n2": [f"node..example:{port}", f"127.0.0.1:{port}"]},
-            greeter(tmp_path, "n1"),
-            here := Recorder(),
-            1 << 20,
-        )
-        dialling.dial()
-        await here.until(lambda: dialling.links["n2"].up)
-        await dialling.stop()
-        await accepting.stop()
-
-    run(main())
+    accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
+    port = await accepting.listen("127.0.0.1:0")
+    dialling = Peers(
+        {"n2": [f"node..example:{port}", f"127.0.0.1:{port}"]},
+        greeter(tmp_path, "n1"),
+        here := Recorder(),
+        1 << 20,
+    )
+    dialling.dial()
+    await here.until(lambda: dialling.links["n2"].up)
+    await dialling.stop()
+    await accepting.stop()
 
 
-def test_no_more_greetings_at_once_than_are_allowed(
+async def test_no_more_greetings_at_once_than_are_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent caller occupies a slot until its timeout; callers without a free slot are closed at
@@ -648,36 +612,33 @@ def test_no_more_greetings_at_once_than_are_allowed(
     monkeypatch.setattr(peer_server, "GREETINGS_AT_ONCE", 3)
     monkeypatch.setattr(peer_server, "GREETING_TIMEOUT_S", 0.3)
 
-    async def main() -> None:
-        accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
-        port = await accepting.listen("127.0.0.1:0")
-        counted = metrics.PEER_REFUSALS.labels("crowd")._value.get()
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        for reader, _ in silent:
-            assert await reader.read(8), "its challenge"
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert (
-            await reader.read() == b""
-            and metrics.PEER_REFUSALS.labels("crowd")._value.get() == counted + 1
-        )
-        for waiting, _ in silent:
-            while await waiting.read(4096):
-                pass
-        for _, out in [*silent, (reader, writer)]:
-            out.close()
-        dialling = Peers(
-            {"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20
-        )
-        dialling.dial()
-        await here.until(lambda: dialling.links["n2"].up)
-        await dialling.stop()
-        await accepting.stop()
-
-    run(main())
+    accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
+    port = await accepting.listen("127.0.0.1:0")
+    counted = metrics.PEER_REFUSALS.labels("crowd")._value.get()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for reader, _ in silent:
+        assert await reader.read(8), "its challenge"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert (
+        await reader.read() == b""
+        and metrics.PEER_REFUSALS.labels("crowd")._value.get() == counted + 1
+    )
+    for waiting, _ in silent:
+        while await waiting.read(4096):
+            pass
+    for _, out in [*silent, (reader, writer)]:
+        out.close()
+    dialling = Peers(
+        {"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20
+    )
+    dialling.dial()
+    await here.until(lambda: dialling.links["n2"].up)
+    await dialling.stop()
+    await accepting.stop()
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_ranges_of_any_size_arrive_unchanged_and_in_order(tmp_path: Path, tls: bool) -> None:
+async def test_ranges_of_any_size_arrive_unchanged_and_in_order(tmp_path: Path, tls: bool) -> None:
     """Beyond every buffer on the way; what is handed on does not change when more arrives."""
     wires = (wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")) if tls else (None, None)
     rng = random.Random(5)
@@ -686,51 +647,42 @@ def test_ranges_of_any_size_arrive_unchanged_and_in_order(tmp_path: Path, tls: b
         for size in (0, 1, 16 << 10, (16 << 10) + 1, 40_000, 1 << 20, 3, (4 << 20) + 7, 100)
     ]
 
-    async def main() -> None:
-        async with pair(tmp_path, wires=wires, limit_bytes=64 << 20) as (link, here, there, _, _):
-            await here.until(lambda: link.up)
-            for _ in range(3):
-                for k, payload in enumerate(payloads):
-                    link.send_packet(
-                        "g1",
-                        PeerPacket(
-                            b"h%d" % k, memoryview(bytearray(payload)) if k % 2 else payload
-                        ),
-                    )
-            await there.until(lambda: len(there.packets_seen) == 3 * len(payloads))
-            assert [
-                (packet.header, bytes(packet.payload)) for _, _, packet in there.packets_seen
-            ] == [(b"h%d" % k, payload) for k, payload in enumerate(payloads)] * 3
-            assert link.queued_bytes == 0
-
-    run(main())
+    async with pair(tmp_path, wires=wires, limit_bytes=64 << 20) as (link, here, there, _, _):
+        await here.until(lambda: link.up)
+        for _ in range(3):
+            for k, payload in enumerate(payloads):
+                link.send_packet(
+                    "g1",
+                    PeerPacket(b"h%d" % k, memoryview(bytearray(payload)) if k % 2 else payload),
+                )
+        await there.until(lambda: len(there.packets_seen) == 3 * len(payloads))
+        assert [(packet.header, bytes(packet.payload)) for _, _, packet in there.packets_seen] == [
+            (b"h%d" % k, payload) for k, payload in enumerate(payloads)
+        ] * 3
+        assert link.queued_bytes == 0
 
 
-def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Path) -> None:
+async def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Path) -> None:
     """What the kernel does not take waits in the queue, which has its bound; calls are kept, and
     refused once it is full."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, accepting, _):
-            await here.until(lambda: link.up)
-            far = accepting._server._speakers["n1"].stream.transport
-            far.pause_reading()
-            for k in range(400):
-                link.send_packet("g1", PeerPacket(b"%d" % k, bytes(100_000)))
-                assert link.queued_bytes <= (1 << 20) + 200_000
-                await asyncio.sleep(0)
-            far.resume_reading()
-            await there.until(
-                lambda: bool(there.packets_seen) and there.packets_seen[-1][2].header == b"399"
-            )
-            assert 10 < len(there.packets_seen) < 400
-            heard = [int(packet.header) for _, _, packet in there.packets_seen]
-            assert heard == sorted(heard)
-
-    run(main())
+    async with pair(tmp_path) as (link, here, there, accepting, _):
+        await here.until(lambda: link.up)
+        far = accepting._server._speakers["n1"].stream.transport
+        far.pause_reading()
+        for k in range(400):
+            link.send_packet("g1", PeerPacket(b"%d" % k, bytes(100_000)))
+            assert link.queued_bytes <= (1 << 20) + 200_000
+            await asyncio.sleep(0)
+        far.resume_reading()
+        await there.until(
+            lambda: bool(there.packets_seen) and there.packets_seen[-1][2].header == b"399"
+        )
+        assert 10 < len(there.packets_seen) < 400
+        heard = [int(packet.header) for _, _, packet in there.packets_seen]
+        assert heard == sorted(heard)
 
 
-def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(
+async def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle stream stays open by keep-alive messages; a stream whose bytes no longer arrive is
@@ -739,29 +691,28 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(
     monkeypatch.setattr(peer_stream, "DEAF_S", 0.6)
     monkeypatch.setattr(peer_stream, "LATE_S", 0.05)
 
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, _, accepting, _):
-            await here.until(lambda: link.up)
-            far = accepting._server._speakers["n1"].stream
-            heard = far.heard_s
-            async with asyncio.timeout(20):
-                while far.heard_s < heard + 0.5:
-                    await asyncio.sleep(0.01)
-            assert here.links == [("n2", True)], "several silences long"
-            asking: PeerStream = link._outbox._wake.__self__
-            asking._timer.cancel()
-            async with asyncio.timeout(20):
-                assert isinstance(await far.ended, TimeoutError)
-            await here.until(lambda: len(here.links) == 3)
-            accepting._server._speakers["n1"].stream.transport.pause_reading()
-            await here.until(lambda: len(here.links) == 5)
-            assert here.links == [("n2", True), ("n2", False)] * 2 + [("n2", True)]
-
-    run(main())
+    async with pair(tmp_path) as (link, here, _, accepting, _):
+        await here.until(lambda: link.up)
+        far = accepting._server._speakers["n1"].stream
+        heard = far.heard_s
+        async with asyncio.timeout(20):
+            while far.heard_s < heard + 0.5:
+                await asyncio.sleep(0.01)
+        assert here.links == [("n2", True)], "several silences long"
+        asking: PeerStream = link._outbox._wake.__self__
+        asking._timer.cancel()
+        async with asyncio.timeout(20):
+            assert isinstance(await far.ended, TimeoutError)
+        await here.until(lambda: len(here.links) == 3)
+        accepting._server._speakers["n1"].stream.transport.pause_reading()
+        await here.until(lambda: len(here.links) == 5)
+        assert here.links == [("n2", True), ("n2", False)] * 2 + [("n2", True)]
 
 
 @pytest.mark.parametrize("end", ["here", "there", "for a reason"])
-def test_a_stream_that_ended_leaves_nothing_for_the_collector(tmp_path: Path, end: str) -> None:
+def test_a_stream_that_ended_leaves_nothing_for_the_collector(
+    tmp_path: Path, run: Run, end: str
+) -> None:
     """Neither side keeps it, with all that was queued for the other one, until a collection comes:
     that one counts objects, not bytes."""
 
@@ -812,7 +763,7 @@ class SlowTransport:
     def abort(self) -> None: ...
 
 
-def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(
+async def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the connection is full, no keep-alive request gets through, so progress of the written
@@ -820,24 +771,21 @@ def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(
     monkeypatch.setattr(peer_stream, "SILENCE_S", 0.05)
     monkeypatch.setattr(peer_stream, "LATE_S", 5.0)
 
-    async def main() -> None:
-        stream, transport = PeerStream(), SlowTransport()
-        stream.connection_made(transport)  # type: ignore[arg-type]
-        outbox = stream.open("n2", 1 << 20, lambda frames: None, dialled=True)
-        outbox.put_packet("g1", PeerPacket(b"h", bytes(900_000)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        stream.pause_writing()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 0.5
-        while loop.time() < until:
-            assert not stream.ended.done(), "it takes bytes all the time"
-            transport.unsent -= 100
-            await asyncio.sleep(0.005)
-        async with asyncio.timeout(20):
-            assert isinstance(await stream.ended, TimeoutError)
-
-    run(main())
+    stream, transport = PeerStream(), SlowTransport()
+    stream.connection_made(transport)  # type: ignore[arg-type]
+    outbox = stream.open("n2", 1 << 20, lambda frames: None, dialled=True)
+    outbox.put_packet("g1", PeerPacket(b"h", bytes(900_000)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    stream.pause_writing()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 0.5
+    while loop.time() < until:
+        assert not stream.ended.done(), "it takes bytes all the time"
+        transport.unsent -= 100
+        await asyncio.sleep(0.005)
+    async with asyncio.timeout(20):
+        assert isinstance(await stream.ended, TimeoutError)
 
 
 WHERE = (
@@ -849,166 +797,145 @@ WHERE = (
 
 
 @pytest.mark.parametrize(("listens", "reached"), WHERE)
-def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[str, ...]) -> None:
+async def test_the_port_is_where_the_configuration_says(
+    listens: str, reached: tuple[str, ...]
+) -> None:
     """For `::` all addresses of both families; a port in use is an error, and no other port is
     chosen."""
-
-    async def main() -> None:
-        if "[::1]" in reached and not socket.has_dualstack_ipv6():
-            pytest.skip("no IPv6 here")
-        listener = await PeerWire().listen(f"{listens}:0")
-        port = listener.getsockname()[1]
-        for host in reached:
-            (await PeerWire().connect(f"{host}:{port}", "n2", PeerStream)).end()
-        with pytest.raises(OSError):
-            await PeerWire().listen(f"{listens}:{port}")
-        listener.close()
-
-    run(main())
+    if "[::1]" in reached and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    listener = await PeerWire().listen(f"{listens}:0")
+    port = listener.getsockname()[1]
+    for host in reached:
+        (await PeerWire().connect(f"{host}:{port}", "n2", PeerStream)).end()
+    with pytest.raises(OSError):
+        await PeerWire().listen(f"{listens}:{port}")
+    listener.close()
 
 
 @pytest.mark.parametrize(
     "address", ["", "n2", "n2:x", "::1:9081", f"{'n' * 300}:1", "fe80::1%lo:1"]
 )
-def test_a_peer_without_a_possible_address_is_only_out_of_reach(address: str) -> None:
+async def test_a_peer_without_a_possible_address_is_only_out_of_reach(address: str) -> None:
     """Any other error would end the link for good."""
     with pytest.raises(OSError):
-        run(PeerWire().connect(address, "n2", PeerStream))
+        await PeerWire().connect(address, "n2", PeerStream)
 
 
-def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None:
+async def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None:
     """A frame that is too long or invalid: the stream ends, the link reconnects, and the node
     continues."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, _, _):
-            for bad in (
-                b"\xff" * 8,
-                b"".join(encode_frame(b"\xff\xff\xff")),
-                SIGN_OF_LIFE + b"\x00\x00\x00\x01\x00\x00\x00\x00\x0f",
-            ):
-                await here.until(lambda: link.up)
-                here.links.clear()
-                outgoing: PeerStream = link._outbox._wake.__self__
-                outgoing.transport.write(bad)
-                await here.until(lambda: ("n2", False) in here.links)
+    async with pair(tmp_path) as (link, here, there, _, _):
+        for bad in (
+            b"\xff" * 8,
+            b"".join(encode_frame(b"\xff\xff\xff")),
+            SIGN_OF_LIFE + b"\x00\x00\x00\x01\x00\x00\x00\x00\x0f",
+        ):
             await here.until(lambda: link.up)
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
-                b"M",
-                b"",
-            ]
-            assert not there.packets_seen
+            here.links.clear()
+            outgoing: PeerStream = link._outbox._wake.__self__
+            outgoing.transport.write(bad)
+            await here.until(lambda: ("n2", False) in here.links)
+        await here.until(lambda: link.up)
+        assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+            b"M",
+            b"",
+        ]
+        assert not there.packets_seen
 
-    run(main())
 
-
-def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:
+async def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:
     """Both nodes get certificates of another authority: the existing stream stays, and the next one
     uses the new certificates."""
     wires = {name: wire_of(tmp_path, name) for name in ("n1", "n2")}
 
-    async def main() -> None:
-        async with pair(tmp_path, wires=(wires["n1"], wires["n2"])) as (
-            link,
-            here,
-            _,
-            accepting,
-            _,
-        ):
-            await here.until(lambda: link.up)
-            for name in wires:
-                wire_of(tmp_path, name, "elsewhere")
-            for file in (tmp_path / "elsewhere").iterdir():
-                file.replace(tmp_path / "tls" / file.name)
-            for wire in wires.values():
-                wire._files._look_at = 0.0
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
-                b"M",
-                b"",
-            ]
-            old = wires["n1"]._made[0]
-            accepting._server.end("n1")
-            await here.until(lambda: not link.up)
-            await here.until(lambda: link.up)
-            assert (
-                wires["n1"]._made[0] is not old is not None
-                and wires["n2"]._made[0].authority == wires["n1"]._made[0].authority
-            )
-
-    run(main())
+    async with pair(tmp_path, wires=(wires["n1"], wires["n2"])) as (
+        link,
+        here,
+        _,
+        accepting,
+        _,
+    ):
+        await here.until(lambda: link.up)
+        for name in wires:
+            wire_of(tmp_path, name, "elsewhere")
+        for file in (tmp_path / "elsewhere").iterdir():
+            file.replace(tmp_path / "tls" / file.name)
+        for wire in wires.values():
+            wire._files._look_at = 0.0
+        assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+            b"M",
+            b"",
+        ]
+        old = wires["n1"]._made[0]
+        accepting._server.end("n1")
+        await here.until(lambda: not link.up)
+        await here.until(lambda: link.up)
+        assert (
+            wires["n1"]._made[0] is not old is not None
+            and wires["n2"]._made[0].authority == wires["n1"]._made[0].authority
+        )
 
 
-def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(
+async def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(
     tmp_path: Path,
 ) -> None:
     """The result of a call that reached the other node cannot be known when the stream ends;
     afterwards the link reconnects."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, accepting, port):
-            await here.until(lambda: link.up)
-            there.execute_with = lambda call: asyncio.Event().wait()
-            call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
-            await there.until(lambda: len(there.calls) == 1)
-            await accepting.stop()
-            with pytest.raises(Lost):
-                await call
-            await here.until(lambda: not link.up)
-            with pytest.raises(NotSent):
-                await link.call(peer_pb2.ForwardCall(method="M"))
-            again = Peers({}, greeter(tmp_path, "n2"), there, 1 << 20)
-            await again.listen(f"127.0.0.1:{port}")
-            await here.until(lambda: link.up)
-            await again.stop()
-
-    run(main())
+    async with pair(tmp_path) as (link, here, there, accepting, port):
+        await here.until(lambda: link.up)
+        there.execute_with = lambda call: asyncio.Event().wait()
+        call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
+        await there.until(lambda: len(there.calls) == 1)
+        await accepting.stop()
+        with pytest.raises(Lost):
+            await call
+        await here.until(lambda: not link.up)
+        with pytest.raises(NotSent):
+            await link.call(peer_pb2.ForwardCall(method="M"))
+        again = Peers({}, greeter(tmp_path, "n2"), there, 1 << 20)
+        await again.listen(f"127.0.0.1:{port}")
+        await here.until(lambda: link.up)
+        await again.stop()
 
 
-def test_cancelled_call_is_cancelled_at_the_other_node(tmp_path: Path) -> None:
+async def test_cancelled_call_is_cancelled_at_the_other_node(tmp_path: Path) -> None:
     """A client that disconnects must not leave its long poll waiting at the leader."""
+    async with pair(tmp_path) as (link, here, there, _, _):
+        await here.until(lambda: link.up)
+        cancelled = asyncio.Event()
 
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, _, _):
-            await here.until(lambda: link.up)
-            cancelled = asyncio.Event()
+        async def wait(call: peer_pb2.ForwardCall) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
 
-            async def wait(call: peer_pb2.ForwardCall) -> None:
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    cancelled.set()
-                    raise
-
-            there.execute_with = wait
-            call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
-            await there.until(lambda: len(there.calls) == 1)
-            call.cancel()
-            async with asyncio.timeout(20):
-                await cancelled.wait()
-
-    run(main())
+        there.execute_with = wait
+        call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
+        await there.until(lambda: len(there.calls) == 1)
+        call.cancel()
+        async with asyncio.timeout(20):
+            await cancelled.wait()
 
 
 def sent(messages: Sequence[peer_pb2.PeerMessage]) -> bytes:
     return b"".join(b"".join(encode_frame(message.SerializeToString())) for message in messages)
 
 
-def test_results_wait_while_the_queue_to_their_node_is_full() -> None:
+async def test_results_wait_while_the_queue_to_their_node_is_full() -> None:
     """A caller that leaves meanwhile leaves alone."""
-
-    async def scenario() -> None:
-        box = Outbox("n2", 1000, lambda: None)
-        await box.room()
-        box.put(peer_pb2.PeerMessage(forward_cancel=peer_pb2.ForwardCancel(sequence=1)), 1001)
-        waiting = [asyncio.create_task(box.room()) for _ in range(3)]
-        await asyncio.sleep(0)
-        waiting[0].cancel()
-        await asyncio.sleep(0)
-        assert not waiting[1].done() and not waiting[2].done()
-        box.take()
-        await asyncio.gather(*waiting[1:])
-
-    run(scenario())
+    box = Outbox("n2", 1000, lambda: None)
+    await box.room()
+    box.put(peer_pb2.PeerMessage(forward_cancel=peer_pb2.ForwardCancel(sequence=1)), 1001)
+    waiting = [asyncio.create_task(box.room()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    assert not waiting[1].done() and not waiting[2].done()
+    box.take()
+    await asyncio.gather(*waiting[1:])
 
 
 def test_message_is_withdrawn_only_before_a_write_took_it() -> None:
@@ -1065,82 +992,69 @@ def test_a_packet_comes_back_from_its_head_and_no_message_does(group: str, heade
 
 
 @pytest.mark.parametrize("head", [b"\0", b"\0\1", b"\0\xff" + b"g" * 254, b"\0\2\xff\xfeheader"])
-def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, head: bytes) -> None:
+async def test_a_packet_without_the_name_of_a_group_ends_the_stream(
+    tmp_path: Path, head: bytes
+) -> None:
     """Cut off before the name ends, or no text: the stream ends with the reason, and nothing of it
     reaches the handler."""
     with pytest.raises(BadFrame, match="broker group"):
         packet_in(head)
 
-    async def main() -> None:
-        async with pair(tmp_path) as (link, here, there, _, _):
-            await here.until(lambda: link.up)
-            link._outbox._packets.append((encode_frame(head), 0))
-            link.send_packet("g1", PeerPacket(b"behind"))
-            await here.until(lambda: ("n2", False) in here.links)
-            assert there.packets_seen == []
-
-    run(main())
+    async with pair(tmp_path) as (link, here, there, _, _):
+        await here.until(lambda: link.up)
+        link._outbox._packets.append((encode_frame(head), 0))
+        link.send_packet("g1", PeerPacket(b"behind"))
+        await here.until(lambda: ("n2", False) in here.links)
+        assert there.packets_seen == []
 
 
-def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(
+async def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(
     tmp_path: Path,
 ) -> None:
     """It is known before the first packet leaves, and each answer repeats when it was asked."""
-
-    async def main() -> None:
-        async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (
-            link,
-            here,
-            there,
-            _,
-            _,
-        ):
-            await here.until(lambda: len(here.clocks) == 2)
-            (greeted, asked), there.wall = here.clocks, 78
-            assert (greeted[:2], asked[:2]) == (("n2", 77), ("n2", 1))
-            assert here.links == [("n2", True)] and greeted[2] <= asked[2]
-            link.ask_clock(5)
-            await here.until(lambda: len(here.clocks) == 3)
-            assert here.clocks[-1] == ("n2", 78, 5)
-
-    run(main())
+    async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (
+        link,
+        here,
+        there,
+        _,
+        _,
+    ):
+        await here.until(lambda: len(here.clocks) == 2)
+        (greeted, asked), there.wall = here.clocks, 78
+        assert (greeted[:2], asked[:2]) == (("n2", 77), ("n2", 1))
+        assert here.links == [("n2", True)] and greeted[2] <= asked[2]
+        link.ask_clock(5)
+        await here.until(lambda: len(here.clocks) == 3)
+        assert here.clocks[-1] == ("n2", 78, 5)
 
 
-def test_objections_come_with_each_answer_about_the_clock(tmp_path: Path) -> None:
+async def test_objections_come_with_each_answer_about_the_clock(tmp_path: Path) -> None:
     """A peer's judgement may change on an open stream: by the record that admits a directory, or by
     one that names another. A program that tells objections in greetings only does not lift them by
     its silence."""
+    one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
+    async with pair(tmp_path, one=one, two=two) as (link, here, _, _, _):
 
-    async def main() -> None:
-        one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
-        async with pair(tmp_path, one=one, two=two) as (link, here, _, _, _):
+        async def asked_again() -> None:
+            known = len(here.clocks)
+            link.ask_clock(5)
+            await here.until(lambda: len(here.clocks) > known)
 
-            async def asked_again() -> None:
-                known = len(here.clocks)
-                link.ask_clock(5)
-                await here.until(lambda: len(here.clocks) > known)
-
-            await here.until(lambda: len(here.clocks) == 2)
-            assert one.peer_identities.unheard("g1") == []
-            two.peer_identities.name("g1", ("n1", "n2"), {"n1": "another"})
-            await asked_again()
-            (reason,) = one.peer_identities.unheard("g1")
-            assert "not heard by n2: broker group g1: node n1: data directory replaced" in reason
-            link._take(peer_pb2.PeerMessage(clock_reply=peer_pb2.ClockReply(asked_ns=5, wall_ns=1)))
-            assert one.peer_identities.unheard("g1") == [reason]
-            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1").incarnation})
-            await asked_again()
-            assert one.peer_identities.unheard("g1") == []
-
-    run(main())
+        await here.until(lambda: len(here.clocks) == 2)
+        assert one.peer_identities.unheard("g1") == []
+        two.peer_identities.name("g1", ("n1", "n2"), {"n1": "another"})
+        await asked_again()
+        (reason,) = one.peer_identities.unheard("g1")
+        assert "not heard by n2: broker group g1: node n1: data directory replaced" in reason
+        link._take(peer_pb2.PeerMessage(clock_reply=peer_pb2.ClockReply(asked_ns=5, wall_ns=1)))
+        assert one.peer_identities.unheard("g1") == [reason]
+        two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1").incarnation})
+        await asked_again()
+        assert one.peer_identities.unheard("g1") == []
 
 
-def test_a_program_that_does_not_tell_its_clock(tmp_path: Path) -> None:
+async def test_a_program_that_does_not_tell_its_clock(tmp_path: Path) -> None:
     """Its greeting says so."""
-
-    async def main() -> None:
-        async with pair(tmp_path) as (_, here, _, _, _):
-            await here.until(lambda: bool(here.clocks))
-            assert here.clocks[0][:2] == ("n2", None)
-
-    run(main())
+    async with pair(tmp_path) as (_, here, _, _, _):
+        await here.until(lambda: bool(here.clocks))
+        assert here.clocks[0][:2] == ("n2", None)

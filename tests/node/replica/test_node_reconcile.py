@@ -121,116 +121,97 @@ def start(world: World) -> Reconciler:
     return reconciler
 
 
-def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
+async def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
     """The state before the barrier may be older than the log: acting on it would delete a topic
     that exists."""
+    world = World(intent(), {"g1": view(born=topic("born"))})
 
-    async def main() -> None:
-        world = World(intent(), {"g1": view(born=topic("born"))})
+    def catch_up() -> None:
+        world.state = intent(topic("born"), topic("next"))
 
-        def catch_up() -> None:
-            world.state = intent(topic("born"), topic("next"))
+    world.before_barrier = catch_up
+    reconciler = start(world)
+    await settle(world, reconciler, lambda: bool(world.calls))
+    assert world.calls == [Configure(1, [topic("next")], [], [], [])]
+    assert world.barriers == 1
+    world.state = intent(topic("born"), gone=frozenset({("", "next")}))
+    reconciler.changed()
+    await settle(world, reconciler, lambda: len(world.calls) == 2)
+    assert list(world.calls[1].deleted_topics) == ["next"]
+    assert world.barriers == 1, "later states of the same term need no barrier"
+    world.views["g1"] = view(term=2, born=topic("born"))
+    reconciler.changed()
+    await settle(world, reconciler, lambda: world.barriers == 2)
+    reconciler.stop()
 
-        world.before_barrier = catch_up
+
+async def test_followers_and_leaders_that_do_not_serve_yet_do_nothing() -> None:
+    """Only the serving leader writes configuration."""
+    for idle in (view("n2"), view("n1", serving=False)):
+        world = World(intent(topic("t")), {"g1": idle})
         reconciler = start(world)
-        await settle(world, reconciler, lambda: bool(world.calls))
-        assert world.calls == [Configure(1, [topic("next")], [], [], [])]
-        assert world.barriers == 1
-        world.state = intent(topic("born"), gone=frozenset({("", "next")}))
-        reconciler.changed()
-        await settle(world, reconciler, lambda: len(world.calls) == 2)
-        assert list(world.calls[1].deleted_topics) == ["next"]
-        assert world.barriers == 1, "later states of the same term need no barrier"
-        world.views["g1"] = view(term=2, born=topic("born"))
-        reconciler.changed()
-        await settle(world, reconciler, lambda: world.barriers == 2)
+        await settle(world, reconciler, lambda: True)
+        assert not world.calls and not world.barriers
         reconciler.stop()
 
-    asyncio.run(main())
 
-
-def test_followers_and_leaders_that_do_not_serve_yet_do_nothing() -> None:
-    """Only the serving leader writes configuration."""
-
-    async def main() -> None:
-        for idle in (view("n2"), view("n1", serving=False)):
-            world = World(intent(topic("t")), {"g1": idle})
-            reconciler = start(world)
-            await settle(world, reconciler, lambda: True)
-            assert not world.calls and not world.barriers
-            reconciler.stop()
-
-    asyncio.run(main())
-
-
-def test_refusals_and_a_missing_quorum_are_tried_again(monkeypatch: Any) -> None:
+async def test_refusals_and_a_missing_quorum_are_tried_again(monkeypatch: Any) -> None:
     """Neither a refused Configure nor a controller without a leader ends the reconciler."""
     monkeypatch.setattr(reconcile, "RETRY_S", 0.0)
 
-    async def main() -> None:
-        world = World(intent(topic("t")), {"g1": view()}, outcomes=[Refused("disk-full")])
+    world = World(intent(topic("t")), {"g1": view()}, outcomes=[Refused("disk-full")])
 
-        def fail_once() -> None:
-            if world.barriers == 1:
-                raise ConnectionError("no quorum")
+    def fail_once() -> None:
+        if world.barriers == 1:
+            raise ConnectionError("no quorum")
 
-        world.before_barrier = fail_once
-        reconciler = start(world)
-        await settle(world, reconciler, lambda: len(world.calls) == 2)
-        assert world.barriers == 2 and world.views["g1"].topics
-        reconciler.stop()
-
-    asyncio.run(main())
+    world.before_barrier = fail_once
+    reconciler = start(world)
+    await settle(world, reconciler, lambda: len(world.calls) == 2)
+    assert world.barriers == 2 and world.views["g1"].topics
+    reconciler.stop()
 
 
-def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
+async def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
     """What the log of another broker group has is not enough, and nothing about them is ever
     written to a log."""
-
-    async def main() -> None:
-        letters = {"%DLQ%g": topic("%DLQ%g"), "ns@%DLQ%h": topic("%DLQ%h", namespace="ns")}
-        world = World(intent(), {"g1": view(**letters)})
-        world.state.topics["", "%DLQ%g"] = SimpleNamespace(placement={"g2": 1})
-        reconciler = start(world)
-        await settle(world, reconciler, lambda: len(world.adopted) == 2)
-        reconciler.changed()
-        await settle(world, reconciler, lambda: True)
-        assert (
-            sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")]
-            and not world.calls
-        )
-        reconciler.stop()
-
-    asyncio.run(main())
+    letters = {"%DLQ%g": topic("%DLQ%g"), "ns@%DLQ%h": topic("%DLQ%h", namespace="ns")}
+    world = World(intent(), {"g1": view(**letters)})
+    world.state.topics["", "%DLQ%g"] = SimpleNamespace(placement={"g2": 1})
+    reconciler = start(world)
+    await settle(world, reconciler, lambda: len(world.adopted) == 2)
+    reconciler.changed()
+    await settle(world, reconciler, lambda: True)
+    assert (
+        sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")] and not world.calls
+    )
+    reconciler.stop()
 
 
-def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(
+async def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After its configuration, and again and again until all members could be asked."""
     monkeypatch.setattr(reconcile, "LEVEL_RETRY_S", 0.0)
 
-    async def main() -> None:
-        world = World(intent(topic("born")), {"g1": view()})
-        world.state.level = 2
-        asked: list[tuple[str, int]] = []
+    world = World(intent(topic("born")), {"g1": view()})
+    world.state.level = 2
+    asked: list[tuple[str, int]] = []
 
-        async def raise_level(group: str, level: int) -> str:
-            assert world.calls, "configuration comes first"
-            asked.append((group, level))
-            if len(asked) < 3:
-                return "node n3 does not answer"
-            world.views["g1"] = replace(world.views["g1"], level=2)
-            return ""
+    async def raise_level(group: str, level: int) -> str:
+        assert world.calls, "configuration comes first"
+        asked.append((group, level))
+        if len(asked) < 3:
+            return "node n3 does not answer"
+        world.views["g1"] = replace(world.views["g1"], level=2)
+        return ""
 
-        reconciler = Reconciler("n1", world, world, ["g1"])
-        reconciler.raise_level = raise_level
-        reconciler.start()
-        reconciler.changed()
-        await settle(world, reconciler, lambda: len(asked) == 3)
-        reconciler.changed()
-        await settle(world, reconciler, lambda: world.views["g1"].level == 2)
-        assert asked == 3 * [("g1", 2)]
-        reconciler.stop()
-
-    asyncio.run(main())
+    reconciler = Reconciler("n1", world, world, ["g1"])
+    reconciler.raise_level = raise_level
+    reconciler.start()
+    reconciler.changed()
+    await settle(world, reconciler, lambda: len(asked) == 3)
+    reconciler.changed()
+    await settle(world, reconciler, lambda: world.views["g1"].level == 2)
+    assert asked == 3 * [("g1", 2)]
+    reconciler.stop()

@@ -3,11 +3,12 @@ of the leader."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import (
-    Configure,
     LettersSettled,
     Reset,
     SettleLetters,
@@ -18,20 +19,11 @@ from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import Fields, encode, parse
 from ledgermq.proto.names import member_group
-from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
-from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench, handle, leading
 
 DLQ = "%DLQ%g"
-
-
-def make(max_attempts: int = 2, *, fifo: bool = False, queues: int = 1) -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure("t", queues=queues)
-    bench.ask(
-        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=fifo),))
-    )
-    return bench
+make = partial(leading, max_attempts=2)
 
 
 def letters(b: Bench) -> list[str]:
@@ -103,38 +95,6 @@ def test_a_dead_letter_of_a_compressed_body_says_so() -> None:
     assert (record.body, record.sysflag) == (b"packed", 0x201)
 
 
-def test_one_copy_per_group_and_none_for_others() -> None:
-    """Each consumer group has its own attempts and its own dead letters."""
-    b = make()
-    b.send("a", "b")
-    exhaust(b)
-    assert len(b.receive(group="other")) == 2
-    assert not b.receive() and letters(b) == ["a", "b"] and letters(b) == []
-
-
-def test_the_next_messages_come_in_the_same_answer() -> None:
-    """A Receive that finds an exhausted message continues with the next ones."""
-    b = make()
-    b.send("a")
-    exhaust(b)
-    b.send("b")
-    assert [decode_record(x.record).body for x in b.receive()] == [b"b"]
-    assert letters(b) == ["a"]
-
-
-def test_a_fifo_group_goes_on_behind_a_dead_letter() -> None:
-    """The first message of its group is given up, the next one is delivered: never both at once,
-    never the later one before."""
-    b = make(fifo=True)
-    b.send_of("x", "x1", "x2")
-    for _ in range(2):
-        b.receive(n=1, invisible_ms=1000)
-        b.pass_time(SECOND)
-    (lease,) = b.receive(n=1)
-    assert decode_record(lease.record).body == b"x2" and lease.attempt == 1
-    assert letters(b) == ["x1"]
-
-
 def test_a_message_that_a_filter_no_longer_wants_is_no_dead_letter() -> None:
     """What does not match is consumed silently, on its last attempt too."""
     b = make()
@@ -142,41 +102,6 @@ def test_a_message_that_a_filter_no_longer_wants_is_no_dead_letter() -> None:
     exhaust(b)
     assert not b.receive(tags=("Y",)) and letters(b) == []
     assert b.machine.delivery.in_flight == 0
-
-
-def test_forwarding_is_idempotent() -> None:
-    """With the same handle twice, after the acknowledgement, after a reset: yes, and one copy."""
-    b = make(max_attempts=17)
-    b.send("a", "b")
-    one, two = b.receive()
-    assert b.forward(one) and b.forward(one)
-    assert b.ack(one) == (False,)
-    assert b.ack(two) == (True,) and b.forward(two)
-    assert letters(b) == ["a"]
-
-
-def test_forwarding_twice_in_one_turn_makes_one_copy() -> None:
-    """The second call waits for the first: its answer says the same."""
-    b = make()
-    b.send("a")
-    (lease,) = b.receive()
-    calls = [Forward(next(b.tokens), handle(lease)) for _ in range(2)]
-    b.turn(*calls)
-    b.turn()
-    assert [b.done[call.token] for call in calls] == [Forwarded(True), Forwarded(True)]
-    assert letters(b) == ["a"]
-
-
-def test_an_expired_lease_can_be_forwarded_until_another_has_the_message() -> None:
-    """A consumer may give up a message late, unless another client holds it."""
-    b = make(max_attempts=17)
-    b.send("a")
-    (late,) = b.receive(invisible_ms=1000)
-    b.pass_time(SECOND)
-    (other,) = b.receive()
-    assert not b.forward(late)
-    assert b.forward(other) and b.forward(late), "done by now"
-    assert letters(b) == ["a"]
 
 
 def test_forwarding_waits_for_what_is_in_the_log() -> None:
@@ -217,16 +142,8 @@ def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
     b.replicator.commit_at_once = False
     b.turn(b.poll())
     assert b.log.end_index > commit, "the dead letter is in the log"
-    b.replicator.follow(b.replicator.term + 1, None)
-    b.turn()
-    if tail == "lost":
-        b.log.cut(commit)
-    new = Bench(b.log, node="n2")
-    new.now_ns, new.tokens = b.now_ns + 100 * SECOND, b.tokens
-    new.replicator.commit_index = commit
-    new.turn()
-    assert new.machine.export(LOG_ID) == b.machine.export(LOG_ID), "I8"
-    new.lead(b.replicator.term + 1)
+    b.now_ns += 100 * SECOND
+    new = b.successor(end=commit if tail == "lost" else None)
     new.pass_time(100 * SECOND)
     assert not new.receive() and not new.receive()
     assert letters(new) == ["a"]

@@ -121,14 +121,6 @@ def test_the_window_is_counted_in_store_time(bench: DedupBench) -> None:
     assert bench.machine.ids.count == 1
 
 
-def test_duplicates_inside_one_call(bench: DedupBench) -> None:
-    """A batch that repeats itself, and ids known before, is stored once each; every place of the
-    answer has its offset."""
-    bench.store("old")
-    assert bench.store("a", "old", "b", "a", "b", "c") == (1, 0, 2, 1, 2, 3)
-    assert bench.machine.end("t", 0) == 4
-
-
 def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit(bench: DedupBench) -> None:
     """Two calls in one turn, and one while the first copy is not committed: all are answered with
     it, after its commit, and nothing is stored twice."""
@@ -155,32 +147,6 @@ def test_a_batch_that_the_log_refused_leaves_no_trace(bench: DedupBench) -> None
     assert isinstance(refused, Refused) and refused.reason == "disk-full"
     bench.replicator.full = False
     assert bench.store("a") == (0,)
-
-
-def test_lost_leadership_and_the_next_leader(bench: DedupBench) -> None:
-    """A producer whose call ended with an unknown outcome sends again: the next leader knows what
-    its log holds, and only that."""
-    bench.replicator.commit_at_once = False
-    lost = Produce(next(bench.tokens), drafts("kept", "cut"))
-    bench.turn(lost)
-    bench.replicator.follow(2, "n2")
-    bench.turn()
-    assert isinstance(bench.done[lost.token], Refused)
-    bench.replicator.commit_at_once = True
-    bench.lead(3)
-    assert bench.store("kept", "cut", "new") == (0, 1, 2), (
-        "they are in the log of the leader that comes back"
-    )
-
-    bench.replicator.commit_at_once = False
-    bench.turn(Produce(next(bench.tokens), drafts("gone")))
-    end = bench.replicator.commit_index
-    bench.replicator.follow(4, "n2")
-    bench.turn()
-    bench.log.cut(end)
-    bench.replicator.commit_at_once = True
-    bench.lead(5)
-    assert bench.store("gone") == (3,), "what was truncated was never stored"
 
 
 def test_the_window_survives_a_snapshot(bench: DedupBench) -> None:

@@ -100,15 +100,6 @@ def test_records_about_queues_never_met_change_nothing() -> None:
     assert delivery.export() == {}
 
 
-def test_state_survives_its_export() -> None:
-    """Cursor, rows and the count come back as they were."""
-    delivery = state("leased")
-    delivery.apply_lease(12, "g2", "t", "x", None, [(1, [0, 2], [1, 1])], [(1, 1, 2)], [])
-    again = Delivery(lambda topic, queue: 0)
-    again.restore(delivery.export(), delivery.lapsed)
-    assert again.export() == delivery.export() and again.in_flight == delivery.in_flight == 3
-
-
 def test_a_cursor_begins_where_the_incarnation_begins() -> None:
     """What an older incarnation held is never leased."""
     delivery = Delivery(lambda topic, queue: 100)

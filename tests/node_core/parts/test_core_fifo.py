@@ -3,6 +3,8 @@ replicator in memory."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
@@ -10,9 +12,12 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.parts.delivery import fifo
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
-from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
+from tests.node_core.core_fakes import SECOND, Bench, leading
 
 KEY = ("g", "t", 0)
+
+
+make = partial(leading, fifo=True)
 
 
 @pytest.fixture
@@ -20,33 +25,8 @@ def b() -> Bench:
     return make()
 
 
-def make(queues: int = 1, max_attempts: int = 17) -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure("t", queues=queues)
-    bench.ask(
-        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=True),))
-    )
-    return bench
-
-
 def said(leases: tuple[Lease, ...]) -> str:
     return " ".join(decode_record(lease.record).body.decode() for lease in leases)
-
-
-def failover(old: Bench, *, snapshot: bool) -> Bench:
-    """Another node leads with the same log, from its snapshot or from the first entry."""
-    new = Bench(old.log, node="n2")
-    if snapshot:
-        exported = old.machine.export(LOG_ID)
-        new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
-        new.machine.restore(exported)
-    new.now_ns, new.tokens, new.done = old.now_ns, old.tokens, old.done
-    new.replicator.commit_index = old.replicator.commit_index
-    new.turn()
-    assert new.machine.export(LOG_ID) == old.machine.export(LOG_ID), "I8"
-    new.lead(old.replicator.term + 1)
-    return new
 
 
 def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
@@ -60,14 +40,6 @@ def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
     assert said(b.receive()) == ""
 
 
-def test_an_acknowledgement_of_the_last_opens_the_lock(b: Bench) -> None:
-    """Acknowledged out of order, the group stays locked until its first message is done too."""
-    b.send_of("a", "a1", "a2", "a3")
-    one, two = b.receive(n=2)
-    assert b.ack(two) == (True,) and said(b.receive()) == ""
-    assert b.ack(one) == (True,) and said(b.receive()) == "a3"
-
-
 def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
     """No time has to pass: the Receive that waits is looked at when the lock goes."""
     b.send_of("a", "a1", "a2")
@@ -77,32 +49,6 @@ def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
     b.ack(one)
     outcome = b.done[poll.token]
     assert isinstance(outcome, Received) and said(outcome.leases) == "a2"
-
-
-def test_statement_079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
-    """Same messages, same order, attempt + 1; those behind, which were never delivered, come when
-    these are done."""
-    b.send_of("a", "a1", "a2", "a3")
-    b.receive(n=2, invisible_ms=10_000)
-    b.pass_time(10 * SECOND)
-    leases = b.receive()
-    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a1", 2), (b"a2", 2)]
-    b.ack(*leases)
-    assert said(b.receive()) == "a3"
-
-
-def test_of_a_batch_only_what_is_not_acknowledged_comes_again(b: Bench) -> None:
-    """However often, and alone: with messages that were never delivered, an answer could be
-    acknowledged without the first message."""
-    b.send_of("a", *[f"a{i}" for i in range(6)])
-    first, *others = b.receive(n=3)
-    b.ack(*others)
-    for _ in range(3):
-        b.pass_time(10 * SECOND)
-        (first,) = b.receive(n=3)
-        assert said((first,)) == "a0"
-    b.ack(first)
-    assert said(b.receive(n=3)) == "a3 a4 a5"
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
@@ -182,31 +128,6 @@ def test_delivery_stops_at_the_first_message_that_is_leased_still(b: Bench) -> N
     assert b.ack(one) == (False,)
 
 
-def test_a_change_to_zero_keeps_the_order(b: Bench) -> None:
-    """Given back, the message is the next one of its group, before those that wait."""
-    b.send_of("a", "a1", "a2")
-    (one,) = b.receive(n=1)
-    assert b.change(one, 0) is not None
-    (one,) = b.receive()
-    assert (decode_record(one.record).body, one.attempt) == (b"a1", 2)
-    b.ack(one)
-    assert said(b.receive()) == "a2"
-
-
-def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
-    """A changed duration locks until the new time."""
-    b.send_of("a", "a1", "a2")
-    (one,) = b.receive(n=1, invisible_ms=10_000)
-    b.change(one, 60_000)
-    b.pass_time(59 * SECOND)
-    assert said(b.receive()) == ""
-    b.pass_time(SECOND)
-    (one,) = b.receive()
-    assert said((one,)) == "a1"
-    b.ack(one)
-    assert said(b.receive()) == "a2"
-
-
 def test_messages_without_a_group_are_one_group_per_queue() -> None:
     """In a FIFO consumer group, messages of such a queue are delivered one by one; the other queue
     has its own order."""
@@ -215,13 +136,6 @@ def test_messages_without_a_group_are_one_group_per_queue() -> None:
     b.send("y1", "y2", queue=1)
     assert sorted([said(b.receive(n=1)), said(b.receive(n=1))]) == ["x1", "y1"]
     assert said(b.receive(n=1)) == ""
-
-
-def test_an_ordinary_group_of_the_same_topic_sees_no_lock(b: Bench) -> None:
-    """The consumer group decides, not the topic."""
-    b.send_of("a", "a1", "a2")
-    b.receive(n=1)
-    assert [said(b.receive(n=1, group="other")) for _ in range(2)] == ["a1", "a2"]
 
 
 def test_two_polls_of_one_turn_share_no_message_group(b: Bench) -> None:
@@ -293,18 +207,6 @@ def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
     assert b.machine.delivery.in_flight == 0 and b.machine.delivery.cursor(KEY) == 5
 
 
-def test_statement_078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> None:
-    """Its answer was lost: the messages are leased again with their attempt as it was; another
-    attempt id gets nothing."""
-    b.send_of("a", "a1", "a2", "a3")
-    first = b.receive(n=2, attempt_id="x", invisible_ms=None)
-    assert said(b.receive(n=2, attempt_id="y")) == "" and said(b.receive(n=2)) == ""
-    second = b.receive(n=2, attempt_id="x", invisible_ms=None)
-    assert said(second) == "a1 a2" and [x.attempt for x in second] == [1, 1]
-    assert b.ack(*first) == (False, False) and b.ack(*second) == (True, True)
-    assert said(b.receive(attempt_id="x")) == "a3"
-
-
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
     """The new leader knows waiting messages, leases and the results of attempt ids from the log."""
@@ -313,7 +215,7 @@ def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
     b.send_of("b", "b1")
     b.receive(n=1, attempt_id="x", invisible_ms=60_000)
     (other,) = b.receive(n=1)
-    new = failover(b, snapshot=snapshot)
+    new = b.successor(snapshot=snapshot)
     assert said(new.receive()) == ""
     assert said(new.receive(attempt_id="x", n=1)) == "a1"
     assert new.ack(other) == (True,)

@@ -12,7 +12,7 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Reset
 from tests.node_core.core_fakes import SECOND, handle
 from tests.node_core.fifo_law import LEASED, VISIBLE, At, Law
-from tests.node_core.parts.test_core_fifo import KEY, failover, make
+from tests.node_core.parts.test_core_fifo import KEY, make
 
 Action = tuple[str, int]
 LONG_MS = 3_600_000
@@ -155,7 +155,7 @@ class Walk:
         self.law.time_passes()
 
     def _new_leader(self, snapshot: int) -> None:
-        self.bench = failover(self.bench, snapshot=bool(snapshot))
+        self.bench = self.bench.successor(snapshot=bool(snapshot))
         self.law.new_leader()
 
     def _reset(self, position: int) -> None:

@@ -11,10 +11,6 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import (
     Ack,
     Acked,
-    Change,
-    Changed,
-    Forward,
-    Forwarded,
 )
 from ledgermq.node.broker.calls.operator_calls import Reset
 from ledgermq.node.broker.parts.delivery import lapsed_leases
@@ -197,14 +193,6 @@ def test_an_acknowledgement_that_is_repeated_is_confirmed_again(bench: Bench) ->
     assert bench.log.end_index == end
 
 
-def test_twice_in_one_call_is_one_entry(bench: Bench) -> None:
-    """Both are confirmed, and the log says it once."""
-    bench.send("a")
-    (one,) = bench.receive()
-    assert bench.ack(one, one) == (True, True)
-    assert bench.machine.delivery.in_flight == 0
-
-
 def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> None:
     """Confirmed means committed, for every caller; if the entry is lost with its leader, no caller
     got OK."""
@@ -219,43 +207,6 @@ def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> Non
     bench.replicator.commit_index = bench.log.end_index
     bench.turn()
     assert [bench.done[call.token] for call in calls] == [Acked((True,))] * 3
-
-
-def test_what_an_entry_says_that_was_lost_with_its_leader_counts_for_nobody(bench: Bench) -> None:
-    """The next leader does not know the acknowledgement: repeated there, it counts as the first
-    one."""
-    bench.send("a")
-    (one,) = bench.receive(invisible_ms=60_000)
-    commit = bench.replicator.commit_index
-    bench.replicator.commit_at_once = False
-    lost = [Ack(next(bench.tokens), [handle(one)]) for _ in range(2)]
-    bench.turn(*lost)
-    bench.replicator.follow(2, None)
-    bench.turn()
-    assert not any(isinstance(bench.done[call.token], Acked) for call in lost)
-    bench.log.cut(commit)
-    after = Bench(bench.log, node="n2")
-    after.replicator.commit_index = commit
-    after.lead(3)
-    assert after.ack(one) == (True,) and after.machine.delivery.in_flight == 0
-
-
-@pytest.mark.parametrize("snapshot", [True, False])
-def test_the_next_leader_confirms_it_too(bench: Bench, snapshot: bool) -> None:
-    """From the log, and from a snapshot; and still knows whose lease it was."""
-    bench.send("a", "b", "c")
-    a, b, c = bench.receive(invisible_ms=10_000)
-    bench.pass_time(11 * SECOND)
-    again = {lease.queue_offset: lease for lease in bench.receive(invisible_ms=10_000)}
-    assert bench.ack(*again.values()) == (True, True, True)
-    other = Bench(bench.log, node="n2")
-    if snapshot:
-        other.queues.rows = {key: list(rows) for key, rows in bench.queues.rows.items()}
-        other.machine.restore(bench.machine.export(LOG_ID))
-    other.replicator.commit_index = bench.log.end_index
-    other.lead(2)
-    assert other.ack(*again.values()) == (True, True, True)
-    assert other.ack(a, b, c) == (False, False, False)
 
 
 def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) -> None:
@@ -290,12 +241,3 @@ def test_other_leases_of_a_message_that_is_done_are_refused(bench: Bench) -> Non
     (f,) = bench.receive()
     bench.ask(Reset(next(bench.tokens), "g", "t", [(0, 6)]))
     assert bench.ack(f) == (False,)
-
-
-def test_an_acknowledged_lease_cannot_be_changed_but_given_up(bench: Bench) -> None:
-    """There is nothing to prolong; and what is done needs no dead letter."""
-    bench.send("a")
-    (one,) = bench.receive()
-    bench.ack(one)
-    assert bench.ask(Change(next(bench.tokens), handle(one), 1000, "c")) == Changed(None)
-    assert bench.ask(Forward(next(bench.tokens), handle(one))) == Forwarded(True)

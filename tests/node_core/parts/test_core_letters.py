@@ -3,6 +3,7 @@ fails; a purged one never."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -27,17 +28,10 @@ from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.names import member_group
 from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, GroupConfig
-from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench
+from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench, leading
 
 DLQ = "%DLQ%g"
-
-
-def make(*, fifo: bool = False) -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure("t")
-    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", 1, fifo=fifo),)))
-    return bench
+make = partial(leading, max_attempts=1)
 
 
 def bury(b: Bench, *bodies: str) -> None:
@@ -189,12 +183,7 @@ def test_the_next_leader_knows_what_is_settled(restore: bool) -> None:
     bury(b, "a", "b")
     settle(b, 0)
     settle(b, 1, how="purged")
-    other = Bench(b.log)
-    if restore:
-        other.queues.rows = {key: list(rows) for key, rows in b.queues.rows.items()}
-        other.machine.restore(b.machine.export(LOG_ID))
-    other.replicator.commit_index = b.log.end_index
-    other.lead(2)
+    other = b.successor(snapshot=restore)
     assert settle(other, 0, 1) == ("resent", "purged")
     assert got(other) == ["a"] and got(other) == []
 

@@ -151,21 +151,6 @@ def test_a_full_disk_costs_no_attempt_beyond_the_limit() -> None:
     assert "%DLQ%g" in b.machine.topics
 
 
-def test_a_new_leader_knows_the_sets_and_what_waits() -> None:
-    """Nothing is asked of the clients again; leases of the old leader count from its start."""
-    b = make()
-    sync(b, "set", "a", "b")
-    send(b, "a", "1", "2")
-    held = receive(b, n=1)
-    send(b, "b", "x")
-    b.replicator.follow(2, None)
-    b.turn()
-    b.lead(3)
-    assert bodies(receive(b)) == [("b", "x")]
-    assert ack(b, *held) == (True,)
-    assert bodies(receive(b)) == [("a", "2")]
-
-
 def test_a_client_is_given_the_liveness_limit_by_every_leader() -> None:
     """Its set goes when it was silent for that long under one leader."""
     b = make()
@@ -379,21 +364,6 @@ def check_receive(
     assert len(leases) == min(most, free)
 
 
-def test_nothing_passes_a_message_of_a_lite_topic_that_was_handed_out() -> None:
-    """Of a batch, what is not acknowledged comes again alone, until it is."""
-    b = make()
-    sync(b, "set", "a")
-    send(b, "a", *"012345")
-    zero, one, two = receive(b, n=3, invisible_ms=1000)
-    assert ack(b, one, two) == (True, True)
-    for _ in range(2):
-        b.pass_time(2 * SECOND)
-        (zero,) = receive(b, n=3, invisible_ms=1000)
-        assert bodies((zero,)) == [("a", "0")]
-    assert ack(b, zero) == (True,)
-    assert bodies(receive(b, n=3)) == [("a", "3"), ("a", "4"), ("a", "5")]
-
-
 def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
     """A resent message has all its attempts again, and stands before one that has used up its
     own."""
@@ -442,17 +412,6 @@ def test_a_dead_letter_of_a_lite_topic_ends_in_the_dead_letter_topic_of_its_grou
         and b.machine.end("%DLQ%g", 0) == 2
         and b.machine.delivery.in_flight == 0
     )
-
-
-def test_another_clients_start_position_wakes_all_of_the_group() -> None:
-    """The position belongs to the group: every client that reads the lite topic gets the messages
-    after it."""
-    b = make()
-    send(b, "a", "0")
-    sync(b, "add", "a")
-    assert receive(b) == ()
-    sync(b, "add", "a", client="d", start="min")
-    assert bodies(receive(b)) == [("a", "0")]
 
 
 def trim(b: Bench, index: int) -> None:

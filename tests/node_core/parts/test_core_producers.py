@@ -31,7 +31,7 @@ from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.native_ids import content_digest, native_id
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Frame, Permission, TopicConfig, TopicDurability, TopicKind
-from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, Bench, Outcome
+from tests.node_core.core_fakes import EPOCH_MS, MS, Bench, Outcome
 from tests.node_core.core_frames import LOG_TAG, check_sequences, frame, numbered
 
 
@@ -342,28 +342,6 @@ def test_a_duplicate_of_what_is_not_committed_waits_for_it() -> None:
     assert refused(b.done[stale]) == ("stale-epoch", None)
 
 
-def test_what_was_lost_with_its_leader_may_come_again() -> None:
-    """The answer is unknown; the log does not have it; the same sequence numbers are new."""
-    b = Producing()
-    b.open()
-    b.put(numbered(1, 0, 0, 2))
-    b.replicator.commit_at_once = False
-    lost = [
-        b.later(numbered(1, 0, 2, 2)),
-        b.later(numbered(1, 0, 2, 2)),
-        b.later(numbered(1, 0, 7, 1)),
-    ]
-    b.replicator.follow(2, "n2")
-    b.turn()
-    assert [refused(b.done[token])[0] for token in lost] == ["unknown-outcome"] * 3
-    b.log.cut(b.replicator.commit_index)
-    b.replicator.commit_at_once = True
-    b.lead(3)
-    assert b.resume(1, 0) == ProducerOpened(1, 0, 2)
-    assert not produced(b.put(numbered(1, 0, 2, 2))).duplicate
-    check_sequences(b.log.ranges, b.machine.producers)
-
-
 def test_what_a_new_leader_inherits_is_stored() -> None:
     """An uncommitted frame of a former term counts once the new leader's term has begun, and only
     then is anything judged."""
@@ -576,20 +554,6 @@ def test_ids_of_native_messages_are_no_business_of_a_deduplication_window() -> N
     b.ask(Produce(next(b.tokens), [Draft("t", 0, b"x", encode(looks), EPOCH_MS)]))
     known = b.machine.producers.get(1)
     assert known is not None and known.next_sequence == 3 and not b.machine.producers.astray
-
-
-def test_the_table_survives_a_snapshot() -> None:
-    """Whatever a leader says of frames afterwards is what it would have said before."""
-    b = Producing()
-    b.open("writer")
-    b.open()
-    for first in range(0, 12, 2):
-        b.put(numbered(1, 0, first, 2, queues=3))
-    exported = json.loads(json.dumps(b.machine.export(LOG_ID)))
-    other = Producing()
-    other.machine.producers.restore(exported["producers"])
-    assert other.machine.producers.export() == b.machine.producers.export()
-    assert other.machine.producers.named("writer") == 1 and other.machine.producers.next_id == 3
 
 
 # -- digests of messages

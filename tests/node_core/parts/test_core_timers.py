@@ -3,7 +3,6 @@ recall, a restart or a full log does."""
 
 from __future__ import annotations
 
-import json
 from itertools import count
 from types import SimpleNamespace
 
@@ -112,13 +111,6 @@ def test_a_delayed_message_becomes_visible_at_its_time_and_not_before() -> None:
     }
     assert code == 97
     assert b.machine.timers.watermark == Watermark(due, 0)
-
-
-def test_what_is_due_already_is_an_ordinary_message() -> None:
-    """No slot, no copy."""
-    b = bench()
-    assert delay(b, "past", -5).fire_ms == () and delay(b, "now", 0).fire_ms == ()
-    assert bodies(b) == ["past", "now"]
 
 
 def test_messages_fire_by_time_and_then_as_they_came() -> None:
@@ -322,32 +314,6 @@ def test_messages_of_a_deleted_topic_are_dropped_and_hold_nobody_up() -> None:
     pass_ms(b, 2_000)
     assert (bodies(b), bodies(b, "u")) == ([], ["of u"])
     assert b.machine.timers.counts["dropped"] == 2 and b.machine.timers.pending == 0
-
-
-def test_a_new_leader_fires_what_the_old_one_did_not() -> None:
-    """What was fired and not committed is cut off and fires again; what was committed does not.
-    From a snapshot too."""
-    b = bench()
-    for i in range(10):
-        delay(b, str(i), 1_000 + i)
-    pass_ms(b, 1_004)
-    b.replicator.commit_at_once = False
-    committed = b.replicator.commit_index
-    pass_ms(b, 3)
-    assert b.log.end_index > committed and bodies(b) == ["0", "1", "2", "3", "4"]
-    exported = json.loads(json.dumps(b.machine.export("log")))
-    b.log.cut(committed)
-    successor = Bench(log=b.log, node="n2")
-    successor.replicator.commit_index = committed
-    successor.queues = b.queues
-    successor.machine._queues = b.queues
-    successor.machine.restore(exported)
-    assert successor.machine.export("log") == exported
-    successor.now_ns = b.now_ns
-    successor.lead(7)
-    settle(successor)
-    pass_ms(successor, 100)
-    assert bodies(successor) == [str(i) for i in range(10)]
 
 
 def test_firing_waits_for_a_full_disk_without_spinning() -> None:

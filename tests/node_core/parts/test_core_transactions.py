@@ -91,17 +91,6 @@ def last_transaction_record(b: Bench) -> control.TransactionRecord:
     return found
 
 
-def successor(b: Bench) -> Bench:
-    """Another replica with the same log leads the next term."""
-    b.replicator.follow(b.replicator.term + 1, None)
-    b.turn()
-    new = Bench(b.log, b.settings, node="n2")
-    new.now_ns, new.tokens, new.done = b.now_ns, b.tokens, b.done
-    new.replicator.commit_index = b.replicator.commit_index
-    new.lead(b.replicator.term)
-    return new
-
-
 # The main road
 
 
@@ -125,46 +114,6 @@ def test_a_half_message_is_seen_by_nobody_before_its_commit_and_once_after_it() 
     assert b.machine.transactions.halves == {} and b.machine.transactions.ended == {
         offset: "commit"
     }
-
-
-def test_a_rollback_is_for_ever() -> None:
-    """Nothing becomes visible, and a later commit is refused."""
-    b = make()
-    offset = half(b, "a")
-    assert b.ask(resolve(b, offset, "a", commit=False)) == Resolved(True)
-    assert last_transaction_record(b) == control.TransactionRecord(ended=((offset, "rollback"),))
-    assert b.ask(resolve(b, offset, "a")) == Resolved(False)
-    assert bodies(b) == []
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_repeated_decision_is_agreed_with_and_the_opposite_is_not(first: bool) -> None:
-    """Whether the first one is applied already, only in the log, or in the same turn; and still
-    under the next leader."""
-    b = make()
-    b.replicator.commit_at_once = True
-    offset = half(b, "a")
-    b.replicator.commit_at_once = False
-    calls = [
-        resolve(b, offset, "a", first),
-        resolve(b, offset, "a", first),
-        resolve(b, offset, "a", not first),
-    ]
-    b.turn(*calls[:2])
-    b.turn(calls[2])
-    assert not any(call.token in b.done for call in calls), "the answer waits for the entry"
-    b.replicator.commit_at_once = True
-    b.turn()
-    assert [b.done[call.token] for call in calls] == [
-        Resolved(True),
-        Resolved(True),
-        Resolved(False),
-    ]
-    for leader in (b, None):
-        leader = leader or successor(b)
-        assert leader.ask(resolve(leader, offset, "a", first)) == Resolved(True)
-        assert leader.ask(resolve(leader, offset, "a", not first)) == Resolved(False)
-        assert bodies(leader) == ["a"] * first
 
 
 def test_a_decision_must_know_what_it_decides() -> None:
@@ -192,27 +141,6 @@ def test_many_in_one_turn() -> None:
 
 
 # Leaders, topics, disks
-
-
-@pytest.mark.parametrize("survives", [True, False])
-def test_an_uncommitted_end_counts_only_if_it_stays(survives: bool) -> None:
-    """The next leader finds the copy in its log, or not: there is one copy after the client's
-    retry, either way."""
-    b = make()
-    offset = half(b, "a")
-    committed = b.log.end_index
-    b.replicator.commit_at_once = False
-    call = resolve(b, offset, "a")
-    b.turn(call)
-    b.replicator.follow(2, None)
-    b.turn()
-    assert b.done[call.token] == Refused("unknown-outcome")
-    if not survives:
-        b.log.cut(committed)
-    b.replicator.commit_at_once = True
-    new = successor(b)
-    assert new.ask(resolve(new, offset, "a")) == Resolved(True)
-    assert bodies(new) == ["a"]
 
 
 def test_a_topic_that_goes_takes_its_undecided_messages_along() -> None:
@@ -292,35 +220,6 @@ def test_the_first_undecided_half_pins_the_log() -> None:
 # Checks
 
 
-def test_checks_come_after_the_immunity_and_then_at_intervals_until_there_are_enough() -> None:
-    """A check counts when its record is applied; after the last one the transaction is dropped,
-    with a record that says why."""
-    b = make()
-    offset = half(b, "a")
-    b.now_ns += 6 * SECOND - 1
-    assert due(b) == ()
-    for number in (1, 2, 3):
-        b.now_ns += 1 if number == 1 else 30 * SECOND
-        assert due(b) == ((offset, "t"),)
-        (check,) = count(b, offset)
-        assert (check.offset, check.topic, check.checks) == (offset, "t", number)
-        assert decode_record(check.record).body == b"a"
-        assert last_transaction_record(b) == control.TransactionRecord(checked=((offset, number),))
-        b.now_ns += 30 * SECOND - 1
-        assert due(b) == ()
-        b.now_ns += 1 - 30 * SECOND
-    assert count(b, offset) == (), "there is no fourth check"
-    b.now_ns += 30 * SECOND
-    assert due(b) == ()
-    assert last_transaction_record(b) == control.TransactionRecord(ended=((offset, "checks"),))
-    assert (
-        b.group.statistics()["transactions_dropped"] == 1
-        and b.group.statistics()["transactions_undecided"] == 0
-    )
-    assert b.ask(resolve(b, offset, "a")) == Resolved(False)
-    assert bodies(b) == []
-
-
 def test_a_half_brings_its_own_immunity() -> None:
     """Shorter or longer than what is configured."""
     b = make()
@@ -354,7 +253,7 @@ def test_a_new_leader_counts_time_anew_and_checks_on() -> None:
     b.now_ns += 6 * SECOND
     due(b)
     count(b, offset)
-    new = successor(b)
+    new = b.successor()
     assert due(new) == ()
     new.now_ns += 30 * SECOND
     assert due(new) == ((offset, "t"),)

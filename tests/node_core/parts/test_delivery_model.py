@@ -26,7 +26,7 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import GroupConfig
 from tests.example_counts import examples
-from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
+from tests.node_core.core_fakes import SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules
 
 QUEUES = 2
@@ -225,21 +225,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         elif handle is not None:
             self.model.given_up[group].add((handle.queue, handle.queue_offset))
             old.turn(Forward(next(old.tokens), handle))
-        old.replicator.follow(old.replicator.term + 1, None)
-        old.turn()
-        if not keep:
-            old.log.cut(commit)
-        new = Bench(old.log, node="n2" if old.replicator.node == "n1" else "n1")
-        if snapshot:
-            exported = old.machine.export(LOG_ID)
-            new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
-            new.machine.restore(exported)
-        new.now_ns, new.tokens, new.done = old.now_ns, old.tokens, old.done
-        new.replicator.commit_index = commit
-        new.turn()
-        assert new.machine.export(LOG_ID) == old.machine.export(LOG_ID), "I8"
-        self.bench = new
-        new.lead(old.replicator.term + 1)
+        new = self.bench = old.successor(end=None if keep else commit, snapshot=snapshot)
         self.follow()
         self.model.new_leader(new.now_ns)
 
