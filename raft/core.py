@@ -105,7 +105,13 @@ class Core:
             config, self.log_state, known, self._policy_of, met_by_all=admitted
         )
         self.parts = parts = Parts(
-            config, self.log_state, self.membership, self.isr, self.timer, self.reads, self.outbox
+            config=config,
+            log=self.log_state,
+            membership=self.membership,
+            isr=self.isr,
+            timer=self.timer,
+            reads=self.reads,
+            outbox=self.outbox,
         )
         self.handovers = Handovers(parts)
         self.answers = Answers(parts, self.handovers)
@@ -673,7 +679,14 @@ class Core:
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
         if not self.stirred and self.calm(now_ns):
-            return Effects(None, NO_WRITES, (), (), self.log_state.commit_index, role_changed=False)
+            return Effects(
+                fence=None,
+                writes=NO_WRITES,
+                messages=(),
+                pushes=(),
+                commit_index=self.log_state.commit_index,
+                role_changed=False,
+            )
         self.stirred = False
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
@@ -705,15 +718,15 @@ class Core:
         requests = outbox.take_requests() if outbox.requests else ()
         commit_index = self.log_state.commit_index
         return Effects(
-            outbox.fence,
-            writes,
-            messages,
-            pushes,
-            commit_index,
-            changed,
-            answers,
-            left_behind,
-            requests,
+            fence=outbox.fence,
+            writes=writes,
+            messages=messages,
+            pushes=pushes,
+            commit_index=commit_index,
+            role_changed=changed,
+            reads=answers,
+            left_behind=left_behind,
+            requests=requests,
         )
 
     def pushed(self, to: str, extent: Extent) -> Append:

@@ -144,7 +144,14 @@ def lead(leader: Core) -> int:
             message for message in effects.messages if isinstance(message, VoteRequest)
         ]:
             leader.step(
-                VoteReply(message.to, leader.config.node, message.term, message.pre, True), now
+                VoteReply(
+                    sender=message.to,
+                    to=leader.config.node,
+                    term=message.term,
+                    pre=message.pre,
+                    granted=True,
+                ),
+                now,
             )
     assert leader.role is Role.LEADER
     return now
@@ -160,7 +167,16 @@ def test_a_follower_agrees_with_what_it_trimmed() -> None:
         (3, Extent(4, 12, 1, 900)),
     ):
         follower = core("n2", [(10, 1)], 12, begin_term=1)
-        message = Append("n1", "n2", 3, 1, prev, 1 if prev >= 0 else -1, 12, extent)
+        message = Append(
+            sender="n1",
+            to="n2",
+            term=3,
+            round=1,
+            prev_index=prev,
+            prev_term=1 if prev >= 0 else -1,
+            commit_index=12,
+            extent=extent,
+        )
         question = follower.chain_question(message)
         assert question == (12 if extent is not None and extent.last_index == 12 else None)
         follower.step(message, 1)
@@ -174,7 +190,16 @@ def test_a_follower_agrees_with_what_it_trimmed() -> None:
 def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
     """Only entries behind the end are appended, and the chain CRCs are compared inside the log."""
     follower = core("n2", [(10, 1)], 12, begin_term=1)
-    message = Append("n1", "n2", 3, 1, 3, 1, 12, Extent(4, 15, 1, 900))
+    message = Append(
+        sender="n1",
+        to="n2",
+        term=3,
+        round=1,
+        prev_index=3,
+        prev_term=1,
+        commit_index=12,
+        extent=Extent(4, 15, 1, 900),
+    )
     assert follower.chain_question(message) == 12
     follower.step(message, 1)
     assert follower.take_writes().append == (13, 15)
@@ -185,7 +210,16 @@ def test_the_entry_before_the_begin_is_a_common_one() -> None:
     everywhere."""
     for agree in (True, False):
         follower = core("n2", [(10, 2)], 12, begin_term=1)
-        message = Append("n1", "n2", 3, 1, 9, 1, 9, None)
+        message = Append(
+            sender="n1",
+            to="n2",
+            term=3,
+            round=1,
+            prev_index=9,
+            prev_term=1,
+            commit_index=9,
+            extent=None,
+        )
         assert follower.chain_question(message) == 9
         follower.step(message, 1, chains_agree=agree)
         assert (follower.take(1).fence is None) is agree
@@ -204,7 +238,15 @@ def test_a_peer_that_lacks_what_is_gone_is_named_and_the_others_are_served() -> 
         )
         leader.step(
             AppendReply(
-                node, "n1", term, rounds, 1, rejected, received, -1 if rejected else received, hint
+                sender=node,
+                to="n1",
+                term=term,
+                round=rounds,
+                boot_id=1,
+                rejected=rejected,
+                received=received,
+                durable=-1 if rejected else received,
+                hint_term=hint,
             ),
             now,
         )
@@ -241,7 +283,20 @@ def test_a_trim_under_a_lagging_peer_starts_over_at_the_begin() -> None:
     leader = core("n1", [(0, 0), (5, 1)], 20)
     now = lead(leader)
     sent = [m for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"]
-    leader.step(AppendReply("n3", "n1", leader.term, sent[-1].round, 1, False, 6, 6, -1), now)
+    leader.step(
+        AppendReply(
+            sender="n3",
+            to="n1",
+            term=leader.term,
+            round=sent[-1].round,
+            boot_id=1,
+            rejected=False,
+            received=6,
+            durable=6,
+            hint_term=-1,
+        ),
+        now,
+    )
     leader.log_state.commit(20)
     leader.trimmed(12)
     leader.check_invariants()

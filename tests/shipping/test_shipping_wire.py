@@ -91,7 +91,7 @@ def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> N
     assert is_shipping(packet)
     with pytest.raises(BadPacket):
         replica_wire.decode(packet, "n1")
-    vote = replica_wire.encode(VoteReply("n1", "n2", 1, False, True))
+    vote = replica_wire.encode(VoteReply(sender="n1", to="n2", term=1, pre=False, granted=True))
     assert not is_shipping(vote)
     with pytest.raises(BadPacket, match="not a shipping packet"):
         decode(vote, "n1")

@@ -751,4 +751,10 @@ class RaftReplica:
 
 def _extent(entries: Range) -> Extent:
     marked = entries.first_index == entries.last_index and entries.data[CHANNEL_AT] != 0
-    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), marked)
+    return Extent(
+        first_index=entries.first_index,
+        last_index=entries.last_index,
+        term=entries.term,
+        size=len(entries.data),
+        membership=marked,
+    )
