@@ -70,7 +70,9 @@ def prove_and_index(
 
     watch = log.begin.index - 1 if log.snapshot is None else log.snapshot_index
     try:
-        begin = Point(log.begin.pos, log.begin.index, log.begin.term, log.begin.chain)
+        begin = Point(
+            pos=log.begin.pos, index=log.begin.index, term=log.begin.term, chain=log.begin.chain
+        )
         proved = prove(
             data, begin, log.index, log.end_pos, watch=watch, each=put, step=step, remedy=remedy
         )

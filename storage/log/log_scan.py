@@ -45,7 +45,7 @@ Run = tuple[int, int]
 """First index and term of a run of entries of one term."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """A place between two entries: the position and index of the next entry, and the term and chain
     CRC of the previous one."""
@@ -153,7 +153,7 @@ class Walker:
             index = point.index + good
         if index == point.index:
             return None, needs
-        self.point = Point(start + at, index, int(columns[2][-1]), chain)
+        self.point = Point(pos=start + at, index=index, term=int(columns[2][-1]), chain=chain)
         return Piece(self.blank_at, start, point.index, data[:at], *columns), 0
 
     def _verified(

@@ -76,7 +76,7 @@ class BadPacket(Exception):
         self.kind = kind
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Arrived:
     """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a
     payload."""
@@ -121,9 +121,15 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBeh
             | message.fetch << 3
             | message.watched << 4
         )
-        progress = (message.received, message.durable, message.hint_term)
         head = _APPEND_REPLY.pack(
-            APPEND_REPLY, flags, message.term, message.round, message.boot_id, *progress
+            APPEND_REPLY,
+            flags,
+            message.term,
+            message.round,
+            message.boot_id,
+            message.received,
+            message.durable,
+            message.hint_term,
         )
     elif isinstance(message, VoteRequest):
         flags = message.pre | message.transfer << 1
@@ -169,7 +175,7 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
         return _append(names, fields, packet.payload)
     if len(packet.payload):
         raise BadPacket("shape", f"a message of kind {kind} with a payload")
-    return Arrived(_plain(names, fields), b"")
+    return Arrived(message=_plain(names, fields), payload=b"")
 
 
 def is_of_leader(packet: PeerPacket) -> bool:
@@ -265,7 +271,7 @@ def _append(
         end_index=end_index,
         quiet=flags & 4 > 0,
     )
-    return Arrived(message, payload, prev_chain, pos)
+    return Arrived(message=message, payload=payload, prev_chain=prev_chain, pos=pos)
 
 
 def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:

@@ -108,7 +108,12 @@ class OpenReplica:
         # The snapshot's seals were restored before this, and later changes replace the mapping, so
         # other threads may read it.
         self.scrub = Scrub(
-            group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub
+            group.group,
+            store.disk,
+            store.root,
+            found=self.fail,
+            seals=lambda: machine.seals,
+            plan=scrub,
         )
         self._executor = executor
         self._clock_ns = clock_ns
@@ -140,7 +145,13 @@ class OpenReplica:
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = self.trimming_type(
-            group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes
+            group.group,
+            machine,
+            store.log,
+            store.queues,
+            self.indexer,
+            pins=self.pins,
+            file_bytes=file_bytes,
         )
         self._fenced: Fenced | None = None
         self._damage: Unreadable | None = None
@@ -474,7 +485,8 @@ class OpenReplica:
             self._write_heard(self._heard)
         self.store.log.flush_mark()
         if self._exported is not None:
-            self._write_snapshot(*self._exported[1:])
+            _, value, sync, copies = self._exported
+            self._write_snapshot(value, sync, copies)
         if self.machine.settled:
             with contextlib.suppress(NoSpace):
                 self._write_snapshot(self._export(), self.store.queues.begin_sync())

@@ -273,17 +273,22 @@ class Retainer:
             waited_for = set(nodes) - observers
             pins = list(
                 follower_pins(
-                    hosted.files,
-                    waited_for,
-                    node,
-                    status.peers,
-                    status.end_index,
-                    self._patience_ms,
+                    book=hosted.files,
+                    members=waited_for,
+                    own=node,
+                    peers=status.peers,
+                    end_index=status.end_index,
+                    patience_ms=self._patience_ms,
                 )
             )
             bound = self._config.retention.observer_bytes
             pins += observer_pins(
-                hosted.files, observers, node, status.peers, self._patience_ms, bound
+                book=hosted.files,
+                observers=observers,
+                own=node,
+                peers=status.peers,
+                patience_ms=self._patience_ms,
+                bytes_max=bound,
             )
             pins += [
                 snapshot_pin(hosted.files, node, snapshot_index),
@@ -498,7 +503,7 @@ class Retainer:
         )
         verdicts, rules = await self._verdicts(group, survey, excess), self._rules(group)
         file_bytes = self._hosted[group].running.store.identity.data_file_bytes
-        found = why(request.base, file_bytes, survey.retained, verdicts, rules, short)
+        found = why(request.base, file_bytes, survey.retained, verdicts, rules, short=short)
         if request.HasField("node") and found.reason == "trimmed":
             found = await self._still_there(group, request.node, survey.retained, found)
         return admin_pb2.WhyKeptResponse(
