@@ -125,8 +125,15 @@ class Group:
         self._reads = Reads(replicator, machine, settings.budget)
         self.memberships = Memberships(replicator, machine)
         self.log = LeaderLog(replicator, machine)
-        changing = replicator, machine, self.memberships, self.log, self.leader.await_entry
-        self.member_records = self.member_records_type(group, node, *changing)
+        self.member_records = self.member_records_type(
+            group,
+            node,
+            replicator,
+            machine,
+            self.memberships,
+            log=self.log,
+            await_entry=self.leader.await_entry,
+        )
         self._takers = handlers((self, self._handovers, self._reads, self.memberships), "ARRIVALS")
         self._policy = settings.policy
         self._ha = settings.ha
@@ -183,7 +190,15 @@ class Group:
         # Without any input, the turn is for the time alone.
         decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
         if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
-            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self.log.batches))
+            return TurnOutput(
+                done=[],
+                packets=[],
+                sync=None,
+                wake_at_ns=wake_ns,
+                view=None,
+                hold_calls=self._holds_calls,
+                open_batches=len(self.log.batches),
+            )
         turn = Turn(now_ns, now_ms, decides=decides)
         if self._standing != replicator.standing or (
             leader.term is not None and self._term_start is None
@@ -457,13 +472,13 @@ class Group:
         known = None if agreed is None else tuple(sorted(agreed.in_sync))
         minimum = rules.minimum_of(members)
         return HaView(
-            members.since,
-            known,
-            minimum,
-            rules.ack_async,
-            rules.pull,
-            self._why_short(),
-            self.machine.store_ms,
+            generation=members.since,
+            in_sync=known,
+            minimum=minimum,
+            ack_async=rules.ack_async,
+            pull=rules.pull,
+            short=self._why_short(),
+            last_store_ms=self.machine.store_ms,
         )
 
     def _ha_statistics(self) -> dict[str, int]:
@@ -498,14 +513,23 @@ class Group:
             # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self.log.sequencer.next_offset
+        first_index, next_offset = self.replicator.end_index + 1, self.log.sequencer.next_offset
         alone = self._acks_async and self._acks_alone
-        plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
+        plan = self.leader.plan(
+            turn.now_ns,
+            turn.now_ms,
+            first_index,
+            next_offset,
+            full=self._writes_refused,
+            alone=alone,
+        )
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: refuse clients' messages; everything else may use the reserve.
             self.leader.withdraw()
-            plan = self.leader.plan(*at, full=True, alone=alone)
+            plan = self.leader.plan(
+                turn.now_ns, turn.now_ms, first_index, next_offset, full=True, alone=alone
+            )
             self.log.reserve_left -= sum(
                 _entry_bytes(draft) for draft in plan.drafts if draft is not None
             )
@@ -517,7 +541,8 @@ class Group:
         if columns is None:
             self.leader.withdraw()
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
-        turn.done += self.leader.appended(plan, *columns)
+        queue_offsets, store_ms = columns
+        turn.done += self.leader.appended(plan, queue_offsets, store_ms)
         for told in plan.assured:
             turn.done += self._reads.take(
                 Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving
@@ -595,7 +620,8 @@ class Group:
             self.leader.withdraw()
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        turn.done += self.leader.appended(plan, *columns)
+        queue_offsets, store_ms = columns
+        turn.done += self.leader.appended(plan, queue_offsets, store_ms)
         return bool(plan.drafts)
 
     def _append_plan(
@@ -687,19 +713,16 @@ class Group:
         )
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
-        own = (
-            turn.done,
-            turn.packets,
-            turn.sync,
-            min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns),
-            view,
-        )
         fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
         return TurnOutput(
-            *own,
-            self._holds_calls,
-            len(self.log.batches),
-            tuple(turn.ha_requests),
+            done=turn.done,
+            packets=turn.packets,
+            sync=turn.sync,
+            wake_at_ns=min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns),
+            view=view,
+            hold_calls=self._holds_calls,
+            open_batches=len(self.log.batches),
+            ha_requests=tuple(turn.ha_requests),
             tier_fetches=fetches,
         )
 
