@@ -313,12 +313,12 @@ def restore_spec(value: Mapping[str, Any]) -> GroupSpec:
         settings["replicas"] = tuple(settings["replicas"])
     move, moved = (None if value[key] is None else Move(*value[key]) for key in ("move", "moved"))
     return GroupSpec(
-        MappingProxyType(settings),
-        value["preferred"],
-        tuple(value["joined"]),
-        tuple(value["left"]),
-        move,
-        moved,
+        settings=MappingProxyType(settings),
+        preferred=value["preferred"],
+        joined=tuple(value["joined"]),
+        left=tuple(value["left"]),
+        move=move,
+        moved=moved,
     )
 
 

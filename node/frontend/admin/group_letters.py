@@ -81,7 +81,14 @@ class GroupLetters:
             peeked = await peek(
                 self._engine,
                 group,
-                Peek(self._engine.new_token(), topic, 0, offset, count, PAGE_BYTES),
+                Peek(
+                    token=self._engine.new_token(),
+                    topic=topic,
+                    queue=0,
+                    offset=offset,
+                    max_messages=count,
+                    max_bytes=PAGE_BYTES,
+                ),
             )
             if not peeked.records:
                 return reply

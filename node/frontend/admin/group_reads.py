@@ -165,7 +165,7 @@ def each_by_key(
     if stored is None or not (begin := lookup.begin_pos):
         return
     below = begin if last is None else min(begin, last)
-    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below, epochs)
+    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below, epochs=epochs)
 
 
 def counted_ms(record: bytes, time_epochs: TimeEpochs) -> int:
