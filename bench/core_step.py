@@ -23,7 +23,14 @@ START_NS = 1 << 40
 
 def leader(voters: tuple[str, ...]) -> Core:
     """A new leader of term 2 that every voter has answered."""
-    core = Core(RaftConfig("a", voters, 1), LogView([(0, 0)], 0), HardState(1), Random(1), 0, 0)
+    core = Core(
+        config=RaftConfig("a", voters, 1),
+        log=LogView([(0, 0)], 0),
+        hard_state=HardState(1),
+        chance=Random(1),
+        now_ns=0,
+        commit_index=0,
+    )
     core.tick(START_NS)
     for pre in (True, False):
         for voter in voters[1:]:

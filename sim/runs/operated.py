@@ -82,7 +82,13 @@ class Operated(Cluster):
                 continue
             nodes = life.replica.members.nodes
             record = trim_record(
-                life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored
+                life,
+                members=nodes,
+                node=station.name,
+                most=files,
+                now_ms=self.now // MS,
+                patience_ms=patience_ms,
+                stored=stored,
             )
             if record is not None:
                 self._token += 1
@@ -145,12 +151,12 @@ class Operated(Cluster):
         """A consumer group that is new reads every topic from the beginning."""
         number = len(self.clients)
         client = Client(
-            self,
-            number,
-            random.Random(f"late group {seed}"),
-            self._habits,
-            RECORD_BODY_AT,
-            f"late-{number}",
+            cluster=self,
+            number=number,
+            chance=random.Random(f"late group {seed}"),
+            habits=self._habits,
+            body_at=RECORD_BODY_AT,
+            group=f"late-{number}",
         )
         client.wind_down(receives=True)
         self.clients.append(client)
@@ -216,13 +222,13 @@ class Operated(Cluster):
             if found is not None:
                 sha256, root = found[0].split()
                 return SealRecord(
-                    file.base,
-                    file.first_index,
-                    file.last_index,
-                    file.end_pos,
-                    sha256,
-                    found[1],
-                    root,
+                    base=file.base,
+                    first_index=file.first_index,
+                    last_index=file.last_index,
+                    end_pos=file.end_pos,
+                    sha256=sha256,
+                    replicas=found[1],
+                    root=root,
                 )
         return None
 
@@ -456,7 +462,14 @@ def trim_record(
         continue
     status = life.group.status()
     pins: list[Pin] = list(
-        follower_pins(book, members, node, status.peers, status.end_index, patience_ms)
+        follower_pins(
+            book,
+            members,
+            own=node,
+            peers=status.peers,
+            end_index=status.end_index,
+            patience_ms=patience_ms,
+        )
     )
     pins += [
         snapshot_pin(book, node, life.store.durable_snapshot_index),
