@@ -154,7 +154,16 @@ class Walker:
         if index == point.index:
             return None, needs
         self.point = Point(pos=start + at, index=index, term=int(columns[2][-1]), chain=chain)
-        return Piece(self.blank_at, start, point.index, data[:at], *columns), 0
+        piece = Piece(
+            blank_at=self.blank_at,
+            pos=start,
+            first_index=point.index,
+            data=data[:at],
+            starts=columns[0],
+            sizes=columns[1],
+            terms=columns[2],
+        )
+        return piece, 0
 
     def _verified(
         self, start: int, data: memoryview, starts: I64, sizes: I32, terms: I64

@@ -94,8 +94,18 @@ class GroupLetters:
                 return reply
             first = peeked.next_offset - len(peeked.records)
             records, epochs = enumerate(peeked.records, first), peeked.time_epochs
+            name = name_of(topic)
             page = [
-                message_of(record, *_named(topic), 0, group, 0, at, epochs)
+                message_of(
+                    record,
+                    name.namespace,
+                    name.name,
+                    number=0,
+                    group=group,
+                    queue=0,
+                    offset=at,
+                    time_epochs=epochs,
+                )
                 for at, record in records
             ]
             # If letters were trimmed meanwhile, the page begins at a higher offset than was asked
@@ -214,11 +224,6 @@ class GroupLetters:
             raise refused(outcome.reason, outcome.detail)
         assert isinstance(outcome, LettersSettled)
         return peer_pb2.GroupSettleReply(states=outcome.states)
-
-
-def _named(topic: str) -> tuple[str, str]:
-    name = name_of(topic)
-    return name.namespace, name.name
 
 
 def _last_lease(machine: Any, topic: str, offset: int) -> int:
