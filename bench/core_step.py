@@ -23,14 +23,33 @@ START_NS = 1 << 40
 
 def leader(voters: tuple[str, ...]) -> Core:
     """A new leader of term 2 that every voter has answered."""
-    core = Core(RaftConfig("a", voters, 1), LogView([(0, 0)], 0), HardState(1), Random(1), 0, 0)
+    core = Core(
+        config=RaftConfig("a", voters, 1),
+        log=LogView([(0, 0)], 0),
+        hard_state=HardState(1),
+        chance=Random(1),
+        now_ns=0,
+        commit_index=0,
+    )
     core.tick(START_NS)
     for pre in (True, False):
         for voter in voters[1:]:
-            core.step(VoteReply(voter, "a", 2, pre, True), START_NS)
+            core.step(VoteReply(sender=voter, to="a", term=2, pre=pre, granted=True), START_NS)
     core.take(START_NS)
     for voter in voters[1:]:
-        core.step(AppendReply(voter, "a", 2, len(voters), 7, False, 0, 0), START_NS)
+        core.step(
+            AppendReply(
+                sender=voter,
+                to="a",
+                term=2,
+                round=len(voters),
+                boot_id=7,
+                rejected=False,
+                received=0,
+                durable=0,
+            ),
+            START_NS,
+        )
     return core
 
 
@@ -51,11 +70,29 @@ def median_us(voters: tuple[str, ...]) -> float:
         now_ns += 100_000
         messages = turn(core, now_ns)
         replies = [
-            AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.prev_index)
+            AppendReply(
+                sender=m.to,
+                to="a",
+                term=2,
+                round=m.round,
+                boot_id=7,
+                rejected=False,
+                received=m.last_index,
+                durable=m.prev_index,
+            )
             for m in messages
         ]
         replies += [
-            AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.last_index)
+            AppendReply(
+                sender=m.to,
+                to="a",
+                term=2,
+                round=m.round,
+                boot_id=7,
+                rejected=False,
+                received=m.last_index,
+                durable=m.last_index,
+            )
             for m in messages
         ]
         began = time.perf_counter_ns()

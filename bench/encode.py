@@ -90,7 +90,7 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
     ]
     codes = [layout.java_hash(tag) for tag in tags]
     drafts = [
-        Draft("flights", 0, b, p, BORN_MS, c)
+        Draft(stored_topic="flights", queue=0, body=b, properties=p, born_ms=BORN_MS, tags_code=c)
         for b, p, c in zip(bodies, properties, codes, strict=True)
     ]
     ready = sealed(columns_with_ids())

@@ -32,12 +32,12 @@ LIMITS = {"queues": 8, "max_body_bytes": 4 << 20, "max_entry_bytes": 5 << 20}
 def read(frame: EncodedFrame) -> Frame:
     return read_frame(
         "flights",
-        LOG_TAG,
-        PRODUCER,
-        EPOCH,
-        frame.first_sequence,
-        frame.sizes,
-        frame.entries,
+        log_tag=LOG_TAG,
+        producer_id=PRODUCER,
+        epoch=EPOCH,
+        first_sequence=frame.first_sequence,
+        sizes=frame.sizes,
+        entries=frame.entries,
         **LIMITS,
     )
 

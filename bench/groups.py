@@ -54,7 +54,17 @@ class Plan:
 
 
 FULL = Plan()
-SHORT = {"plan": Plan(1.5, 1.0, 1, 3, 8.0, 3.0, 32 << 20)}
+SHORT = {
+    "plan": Plan(
+        seconds=1.5,
+        warm_up_s=1.0,
+        rounds=1,
+        groups_at_rest=3,
+        settle_s=8.0,
+        rest_s=3.0,
+        move_bytes=32 << 20,
+    )
+}
 
 
 def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:

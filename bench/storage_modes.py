@@ -59,13 +59,13 @@ def batches(messages: int) -> Iterator[Batch]:
     for first in range(0, messages, BATCH):
         numbers = range(first, min(first + BATCH, messages))
         yield Batch(
-            first,
-            [number % QUEUES for number in numbers],
-            [number // QUEUES for number in numbers],
-            [f"tag-{number % 16}" for number in numbers],
-            [key_of(number) for number in numbers],
-            [body_of(number) for number in numbers],
-            BORN_MS + first,
+            first=first,
+            queues=[number % QUEUES for number in numbers],
+            offsets=[number // QUEUES for number in numbers],
+            tags=[f"tag-{number % 16}" for number in numbers],
+            keys=[key_of(number) for number in numbers],
+            bodies=[body_of(number) for number in numbers],
+            born_ms=BORN_MS + first,
         )
 
 

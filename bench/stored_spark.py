@@ -62,12 +62,12 @@ def run(
     with serving(program(home), home) as server:
         place = server.place(PREFIX)
         stored = fill(
-            S3ObjectStore(place),
-            directory / "n1",
-            files,
-            groups,
-            file_mib << 20,
-            linked(server.directory / PREFIX),
+            store=S3ObjectStore(place),
+            directory=directory / "n1",
+            files=files,
+            groups=groups,
+            file_bytes=file_mib << 20,
+            repeat=linked(server.directory / PREFIX),
         )
         found: dict[str, Any] = {
             **stored,

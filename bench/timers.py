@@ -90,7 +90,17 @@ class FileGroup:
         self.turn()
         self.call(
             lambda token: Configure(
-                token, (TopicConfig("", "t", TopicKind.DELAY, 4, Permission.READ_WRITE, 1),)
+                token,
+                (
+                    TopicConfig(
+                        namespace="",
+                        name="t",
+                        kind=TopicKind.DELAY,
+                        queues=4,
+                        permission=Permission.READ_WRITE,
+                        incarnation=1,
+                    ),
+                ),
             )
         )
 
@@ -109,7 +119,15 @@ class FileGroup:
                 Fields(message_id=f"01{number:032X}", tag="a", deliver_ms=deliver_ms)
             )
             drafts.append(
-                Draft("t", number % 4, BODY, properties, BORN_MS, 97, deliver_ms=deliver_ms)
+                Draft(
+                    stored_topic="t",
+                    queue=number % 4,
+                    body=BODY,
+                    properties=properties,
+                    born_ms=BORN_MS,
+                    tags_code=97,
+                    deliver_ms=deliver_ms,
+                )
             )
         self.call(lambda token: Produce(token, drafts))
 

@@ -334,10 +334,10 @@ class Range:
             self.term,
             self.pos,
             data,
-            starts,
-            sizes,
-            self.prev_chain,
-            self.last_chain,
+            starts=starts,
+            sizes=sizes,
+            prev_chain=self.prev_chain,
+            last_chain=self.last_chain,
         )
 
     if not TYPE_CHECKING:

@@ -105,7 +105,13 @@ class Core:
             config, self.log_state, known, self._policy_of, met_by_all=admitted
         )
         self.parts = parts = Parts(
-            config, self.log_state, self.membership, self.isr, self.timer, self.reads, self.outbox
+            config=config,
+            log=self.log_state,
+            membership=self.membership,
+            isr=self.isr,
+            timer=self.timer,
+            reads=self.reads,
+            outbox=self.outbox,
         )
         self.handovers = Handovers(parts)
         self.answers = Answers(parts, self.handovers)

@@ -138,7 +138,14 @@ class Election:
                 named = known_by(policy.members, voter)
                 self._outbox.messages.append(
                     VoteRequest(
-                        me, voter, asked, pre, view.end_index, view.end_term, transfer, named
+                        sender=me,
+                        to=voter,
+                        term=asked,
+                        pre=pre,
+                        last_index=view.end_index,
+                        last_term=view.end_term,
+                        transfer=transfer,
+                        incarnation=named,
                     )
                 )
         self._count_votes(self.candidate, now_ns)
@@ -223,7 +230,13 @@ class Election:
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         term = request.term if granted else self.term
         self._outbox.messages.append(
-            VoteReply(self._config.node, request.sender, term, request.pre, granted)
+            VoteReply(
+                sender=self._config.node,
+                to=request.sender,
+                term=term,
+                pre=request.pre,
+                granted=granted,
+            )
         )
 
     def hears_leader(self, now_ns: int) -> bool:

@@ -48,34 +48,42 @@ class Answers:
 
     def accept(self, to: str, term: int, round_: int, received: int, durable: int) -> None:
         me, membership = self._config, self._membership
-        claims = (
-            received,
-            durable,
-            NO_TERM,
-            self._handovers.leaving,
-            not membership.counts(),
-            membership.policy.pulls,
-            self.watched,
-        )
         self._outbox.messages.append(
-            AppendReply(me.node, to, term, round_, me.boot_id, False, *claims)
+            AppendReply(
+                sender=me.node,
+                to=to,
+                term=term,
+                round=round_,
+                boot_id=me.boot_id,
+                rejected=False,
+                received=received,
+                durable=durable,
+                leaving=self._handovers.leaving,
+                provisional=not membership.counts(),
+                fetch=membership.policy.pulls,
+                watched=self.watched,
+            )
         )
 
     def reject(
         self, to: str, term: int, round_: int, hint: int = NO_INDEX, hint_term: int = NO_TERM
     ) -> None:
         me = self._config
-        claims = (
-            hint,
-            NO_INDEX,
-            hint_term,
-            self._handovers.leaving,
-            not self._membership.counts(),
-            False,
-            self.watched,
-        )
         self._outbox.messages.append(
-            AppendReply(me.node, to, term, round_, me.boot_id, True, *claims)
+            AppendReply(
+                sender=me.node,
+                to=to,
+                term=term,
+                round=round_,
+                boot_id=me.boot_id,
+                rejected=True,
+                received=hint,
+                durable=NO_INDEX,
+                hint_term=hint_term,
+                leaving=self._handovers.leaving,
+                provisional=not self._membership.counts(),
+                watched=self.watched,
+            )
         )
 
 

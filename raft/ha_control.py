@@ -23,7 +23,7 @@ NO_EPOCH = 0
 """Before the first election."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Appointment:
     """One agreed master and in-sync set. `generation`: the entry that made the rule IN_SYNC (0: the
     group was created with it); it distinguishes agreements from before a change of rules. `version`
@@ -50,7 +50,7 @@ class Appointment:
         return self.cause is Cause.FORCED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRequest:
     """`asked_by` asks that `node`, known by `incarnation`, become master. `epoch`: the latest one
     that `asked_by` knew. `term`: the highest it has seen. `voters`: the in-sync set if nothing has
@@ -68,7 +68,7 @@ class ElectionRequest:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterIsr:
     """The master of `epoch` asks to replace the in-sync set of `version` by another one."""
 
@@ -114,13 +114,13 @@ def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
             f" ({', '.join(sorted(in_sync))})"
         )
     return Appointment(
-        ask.generation,
-        version + 1,
-        max(epoch, ask.term) + 1,
-        ask.node,
-        dict(in_sync),
-        ask.cause,
-        ask.asked_by,
+        generation=ask.generation,
+        version=version + 1,
+        epoch=max(epoch, ask.term) + 1,
+        master=ask.node,
+        in_sync=dict(in_sync),
+        cause=ask.cause,
+        asked_by=ask.asked_by,
     )
 
 
@@ -157,13 +157,13 @@ def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     epoch, version = (NO_EPOCH, 0) if known is None else (known.epoch, known.version)
     alone = {ask.node: ask.incarnation}
     return Appointment(
-        ask.generation,
-        version + 1,
-        max(epoch, ask.term) + 1,
-        ask.node,
-        alone,
-        Cause.FORCED,
-        ask.asked_by,
+        generation=ask.generation,
+        version=version + 1,
+        epoch=max(epoch, ask.term) + 1,
+        master=ask.node,
+        in_sync=alone,
+        cause=Cause.FORCED,
+        asked_by=ask.asked_by,
     )
 
 
@@ -183,7 +183,12 @@ def to_json(appointment: Appointment) -> dict[str, Any]:
 def from_json(value: Mapping[str, Any]) -> Appointment:
     """Parse what `to_json` returned. Raises KeyError, TypeError, ValueError."""
     in_sync = {str(node): str(incarnation) for node, incarnation in value["in_sync"].items()}
-    numbers = int(value["generation"]), int(value["version"]), int(value["epoch"])
     return Appointment(
-        *numbers, str(value["master"]), in_sync, Cause(value["cause"]), str(value["asked_by"])
+        generation=int(value["generation"]),
+        version=int(value["version"]),
+        epoch=int(value["epoch"]),
+        master=str(value["master"]),
+        in_sync=in_sync,
+        cause=Cause(value["cause"]),
+        asked_by=str(value["asked_by"]),
     )

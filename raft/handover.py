@@ -161,9 +161,15 @@ class Handovers:
             if policy.controller_elects:
                 self._isr.request_master(policy.members, peer.node, current.cause, leader.term)
                 return
-            last = view.end_index, view.end_term
             self._outbox.messages.append(
-                TimeoutNow(self._config.node, peer.node, leader.term, *last, current.cause)
+                TimeoutNow(
+                    sender=self._config.node,
+                    to=peer.node,
+                    term=leader.term,
+                    last_index=view.end_index,
+                    last_term=view.end_term,
+                    cause=current.cause,
+                )
             )
 
     def _holds_everything(self, peer: Peer) -> bool:

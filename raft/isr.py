@@ -86,10 +86,17 @@ class Isr:
             {voter: known_by(members, voter) for voter in members.voters},
         )
         epoch = NO_EPOCH if agreed is None else agreed.epoch
-        known = known_by(members, node), members.since, epoch, term
         self._outbox.requests.append(
             ElectionRequest(
-                node, *known, voters, cause, self._config.node, self._has_begun(members)
+                node=node,
+                incarnation=known_by(members, node),
+                generation=members.since,
+                epoch=epoch,
+                term=term,
+                voters=voters,
+                cause=cause,
+                asked_by=self._config.node,
+                begun=self._has_begun(members),
             )
         )
 
@@ -102,7 +109,13 @@ class Isr:
     def request_set(self, agreed: Appointment, in_sync: Mapping[str, str]) -> None:
         """Ask the controller, as master, for this in-sync set in place of the agreed one."""
         self._outbox.requests.append(
-            AlterIsr(self._config.node, agreed.generation, agreed.epoch, agreed.version, in_sync)
+            AlterIsr(
+                node=self._config.node,
+                generation=agreed.generation,
+                epoch=agreed.epoch,
+                version=agreed.version,
+                in_sync=in_sync,
+            )
         )
 
 

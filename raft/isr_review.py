@@ -9,13 +9,10 @@ the master knows. If the controller does not answer either, the master steps dow
 
 from __future__ import annotations
 
-from ledgermq.raft.config import RaftConfig
-from ledgermq.raft.election_timer import ElectionTimer
 from ledgermq.raft.ha_control import Appointment
-from ledgermq.raft.isr import Eviction, Isr, known_by
+from ledgermq.raft.isr import Eviction, known_by
 from ledgermq.raft.lag_samples import LagSamples
-from ledgermq.raft.log_state import LogState
-from ledgermq.raft.membership import Membership
+from ledgermq.raft.parts import Parts
 from ledgermq.raft.policy import InSync, Peers, is_there
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.transfer import Cause
@@ -32,26 +29,22 @@ class IsrReview:
 
     def __init__(
         self,
-        config: RaftConfig,
-        log: LogState,
-        membership: Membership,
-        isr: Isr,
-        timer: ElectionTimer,
+        parts: Parts,
         peers: Peers,
         term: int,
         now_ns: int,
         silent_master: str | None,
     ) -> None:
-        self._config = config
-        self._log = log
-        self._membership = membership
-        self._isr = isr
-        self._timer = timer
+        self._config = parts.config
+        self._log = parts.log
+        self._membership = parts.membership
+        self._isr = parts.isr
+        self._timer = parts.timer
         self._peers = peers
         self._term = term
         self.due_ns = now_ns
         self.evicting: dict[str, Eviction] = {}
-        self.lag = LagSamples(log.view.end_index, now_ns)
+        self.lag = LagSamples(parts.log.view.end_index, now_ns)
         self.silent_master = silent_master
 
     def hurry(self, now_ns: int) -> None:

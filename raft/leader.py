@@ -49,11 +49,11 @@ class Leader:
     ) -> None:
         """`silent_master`: the former master, if its silence made this replica master."""
         self._config = config = parts.config
-        self._log = log = parts.log
+        self._log = parts.log
         self._membership = membership = parts.membership
         self._outbox = parts.outbox
         self._reads = parts.reads
-        self._timer = timer = parts.timer
+        self._timer = parts.timer
         self.term = term
         self.first_index = log.view.end_index + 1
         self.round = 0
@@ -65,9 +65,7 @@ class Leader:
             for node in membership.members.nodes
             if node != config.node
         }
-        self.review = review_type(
-            config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master
-        )
+        self.review = review_type(parts, self.peers, term, now_ns, silent_master)
 
     def _new_peer(self, node: str, now_ns: int) -> Peer:
         """A peer of which nothing is known yet."""
@@ -249,7 +247,9 @@ class Leader:
                     size = max(0, min(size, int(peer.pace.available(now_ns))))
                     ranges = ranges if size else 0
             if ranges:
-                pushes.append(Push(peer.node, peer.next_index, size, ranges))
+                pushes.append(
+                    Push(to=peer.node, first_index=peer.next_index, size=size, ranges=ranges)
+                )
             needed = beat or peer.probe_due or peer.node in asked
             needed = needed or (
                 not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index)
@@ -260,7 +260,14 @@ class Leader:
             else:
                 waits = waits or lacks_news
             if beat and peer.needs_snapshot:
-                messages.append(LeftBehind(config.node, peer.node, self.term, log.view.begin_index))
+                messages.append(
+                    LeftBehind(
+                        sender=config.node,
+                        to=peer.node,
+                        term=self.term,
+                        begin_index=log.view.begin_index,
+                    )
+                )
         if not waits:
             self.news_due_ns = NEVER_NS
         elif self.news_due_ns == NEVER_NS:
@@ -287,16 +294,18 @@ class Leader:
         )
         place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
         message = Append(
-            self._config.node,
-            peer.node,
-            self.term,
-            self.round,
-            *place,
-            extent,
-            lazy,
-            early,
-            view.end_index,
-            quiet,
+            sender=self._config.node,
+            to=peer.node,
+            term=self.term,
+            round=self.round,
+            prev_index=prev_index,
+            prev_term=NO_TERM if prev_term is None else prev_term,
+            commit_index=log.commit_index,
+            extent=extent,
+            lazy=self._may_be_late(peer, prev_index, extent),
+            early=extent is not None and extent.first_index <= log.early_index,
+            end_index=view.end_index,
+            quiet=quiet,
         )
         peer.asked(message, prev_index if extent is None else extent.last_index)
         return message
@@ -333,13 +342,15 @@ class Leader:
         """What the leader knows of the other members."""
         return tuple(
             PeerProgress(
-                peer.node,
-                Role.FOLLOWER if peer.node in self._membership.members.voters else Role.LEARNER,
-                peer.received if peer.stage is Stage.FLOWING else None,
-                peer.durable if peer.stage is Stage.FLOWING else None,
-                (now_ns - peer.contact_ns) // MS,
-                peer.needs_snapshot,
-                self._outbox.restarts[peer.node],
+                node=peer.node,
+                role=Role.FOLLOWER
+                if peer.node in self._membership.members.voters
+                else Role.LEARNER,
+                end_index=peer.received if peer.stage is Stage.FLOWING else None,
+                durable_index=peer.durable if peer.stage is Stage.FLOWING else None,
+                silent_ms=(now_ns - peer.contact_ns) // MS,
+                left_behind=peer.needs_snapshot,
+                restarts=self._outbox.restarts[peer.node],
             )
             for peer in self.peers.values()
         )

@@ -118,14 +118,14 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
         incarnations.pop(node, None)
     if change.incarnation and kind is not Change.REMOVE:
         incarnations[node] = change.incarnation
-    parts = frozenset(learners), incarnations, frozenset(returning)
-    rule, observes = members.rule, frozenset(observers)
     return Members(
-        tuple(sorted(voters)),
-        *parts,
-        rule,
-        members.towards,
-        observes,
+        voters=tuple(sorted(voters)),
+        learners=frozenset(learners),
+        incarnations=incarnations,
+        returning=frozenset(returning),
+        rule=members.rule,
+        towards=members.towards,
+        observers=frozenset(observers),
         since=members.since,
         minimum=members.minimum,
     )

@@ -1,6 +1,6 @@
 """Messages between replicas of one group, as values without payload. Nobody changes a message after
 it was made; only the kinds that are rare are frozen, because a frozen dataclass takes three times
-as long to make.
+as long to make. Several fields of one type stand side by side, so all are given by name.
 
 The bytes of a range travel beside an `Append`; the driver, which alone can read the log, compares
 chain CRCs. Every message names its sender, its receiver and the sender's term. Nothing here
@@ -32,7 +32,7 @@ class Extent:
         assert 0 <= self.first_index <= self.last_index and self.term >= 0, self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
     """Asks for a vote in `term`; with `pre`, only whether it would be granted (Raft dissertation
     §9.6), which changes no state.
@@ -52,7 +52,7 @@ class VoteRequest:
     incarnation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteReply:
     """`term` is the requested term if the vote is granted, otherwise the voter's own."""
 
@@ -63,7 +63,7 @@ class VoteReply:
     granted: bool
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True, kw_only=True)
 class Append:
     """The leader's only message to followers: heartbeat, commit news, probe and push in one.
 
@@ -94,7 +94,7 @@ class Append:
         return self.prev_index if self.extent is None else self.extent.last_index
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True, kw_only=True)
 class AppendReply:
     """How far the sender's log equals that of the leader of `term`.
 
@@ -124,7 +124,7 @@ class AppendReply:
     watched: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
     """The leader's log begins with `begin_index`, and the receiver shares no entry with it: the log
     alone cannot help (docs/format.md §9). Sent with every heartbeat while this holds."""
@@ -135,7 +135,7 @@ class LeftBehind:
     begin_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow:
     """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with
     exactly this entry, must campaign at once. A late copy finds another end or another term, and
@@ -152,7 +152,7 @@ class TimeoutNow:
 Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderContact:
     """The latest message of the followed leader: when it came, by this replica's clock, and the
     leader's end and commit index."""

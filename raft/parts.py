@@ -14,7 +14,7 @@ from ledgermq.raft.membership import Membership
 from ledgermq.raft.reads import Reads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The shared parts; each is the only writer of its fields."""
 

@@ -132,7 +132,13 @@ class Peer:
         self.next_index = extent.last_index + 1
         self.underway_bytes += extent.size
         self.underway.append(
-            Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns)
+            Underway(
+                last_index=extent.last_index,
+                size=extent.size,
+                round=round_,
+                ahead=self.underway_bytes,
+                pushed_ns=now_ns,
+            )
         )
 
     def admit(self, reply: AppendReply, round_: int) -> bool:

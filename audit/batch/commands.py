@@ -316,7 +316,12 @@ def compare(
     """
     other = other_cluster(other_context, other_endpoints)
     both, alone = topic_pairs(
-        connection, _here(connection), topic_name, namespace, other_name, other
+        connection,
+        here=_here(connection),
+        topic=topic_name,
+        namespace=namespace,
+        other_topic=other_name,
+        other=other,
     )
     total = len(alone)
     with _session(master) as session:

@@ -22,7 +22,13 @@ def this_cluster(connection: Connection, files: Files) -> contexts.Context:
     ca, certificate, key = (str(path.absolute()) if path else "" for path in files)
     endpoints = ";".join(map(str, connection.addresses))
     return contexts.Context(
-        endpoints, connection.tls, ca, certificate, key, keys.access_key, keys.secret_key
+        endpoints=endpoints,
+        tls=connection.tls,
+        ca=ca,
+        certificate=certificate,
+        certificate_key=key,
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
     )
 
 

@@ -72,7 +72,11 @@ def check_log(replica: Replica, decided: int) -> None:
             replica.flaws.append(replace(flaw, torn=True))
     if filled and filled[0].base == begin.pos and filled[0].first_index not in (begin.index, None):
         proof = f"the log begins with index {filled[0].first_index}"
-        replica.flaws.append(Flaw("entry.gap", filled[0].file, begin.index, 0, 48, proof))
+        replica.flaws.append(
+            Flaw(
+                "entry.gap", filled[0].file, index=begin.index, byte_from=0, byte_to=48, proof=proof
+            )
+        )
     _check_producers(replica)
     _check_small_files(replica, last)
 
@@ -80,7 +84,15 @@ def check_log(replica: Replica, decided: int) -> None:
 def _at(
     rule: str, place: Place, proof: str, index: int | None, measures: tuple[Place, ...] = ()
 ) -> Flaw:
-    return Flaw(rule, place[0], index, place[1], place[2], proof, measures=measures)
+    return Flaw(
+        rule,
+        place[0],
+        index=index,
+        byte_from=place[1],
+        byte_to=place[2],
+        proof=proof,
+        measures=measures,
+    )
 
 
 def check_names(replica: Replica) -> None:
@@ -264,7 +276,14 @@ def _check_empty(replica: Replica) -> None:
         elif filled and report.base < filled[-1].base:
             proof = "no entry can be read in this file, and entries stand in a later one"
             replica.flaws.append(
-                Flaw("entry.gap", report.file, index, 0, max(report.length, 1), proof)
+                Flaw(
+                    "entry.gap",
+                    report.file,
+                    index=index,
+                    byte_from=0,
+                    byte_to=max(report.length, 1),
+                    proof=proof,
+                )
             )
 
 

@@ -103,7 +103,16 @@ def _check_row(one: Replica) -> None:
             f"the log begins with index {first.first_index}, and the begin file says"
             f" {one.begin.index}"
         )
-        one.flaws.append(Flaw("entry.gap", first.file, one.begin.index, 0, HEADER_BYTES, proof))
+        one.flaws.append(
+            Flaw(
+                "entry.gap",
+                first.file,
+                index=one.begin.index,
+                byte_from=0,
+                byte_to=HEADER_BYTES,
+                proof=proof,
+            )
+        )
     for before, after in pairwise(one.filled):
         if (
             before.last_index is not None
@@ -111,7 +120,16 @@ def _check_row(one: Replica) -> None:
             and after.first_term < before.last_term
         ):
             proof = f"term {after.first_term} follows term {before.last_term}"
-            one.flaws.append(Flaw("entry.term-order", after.file, after.first_index, 16, 24, proof))
+            one.flaws.append(
+                Flaw(
+                    "entry.term-order",
+                    after.file,
+                    index=after.first_index,
+                    byte_from=16,
+                    byte_to=24,
+                    proof=proof,
+                )
+            )
 
 
 def _check_end(one: Replica) -> None:
@@ -132,7 +150,16 @@ def _check_end(one: Replica) -> None:
         return
     end = min(max(mark.end_pos - last.base, last.end), one.sizes[0])
     proof = f"the synced mark names entry {mark.index}, the log ends with {last.last_index}"
-    one.flaws.append(Flaw("mark.end", last.file, last.last_index + 1, last.end, end, proof))
+    one.flaws.append(
+        Flaw(
+            "mark.end",
+            last.file,
+            index=last.last_index + 1,
+            byte_from=last.end,
+            byte_to=end,
+            proof=proof,
+        )
+    )
 
 
 def _note_members(one: Replica) -> None:
@@ -349,12 +376,12 @@ def _read(one: Replica, index: int) -> _Read | None:
     before = stored_chain(task, index - 1) if index > one.begin.index else task.seed
     body = crc(data[HEADER_BYTES:])
     return _Read(
-        pos,
-        data,
-        fields,
-        body,
-        None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before),
-        unread,
+        pos=pos,
+        data=data,
+        fields=fields,
+        body_crc=body,
+        chain=None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before),
+        unread=unread,
     )
 
 
@@ -365,7 +392,7 @@ def _name_damage(one: Replica, other: Replica, index: int) -> bool:
     if found is None:
         return False
     if found.unread:
-        _name(one, other, index, found, "file.read", found.unread)
+        _name(one, other, index, found, "file.read", proof=found.unread)
         return True
     stored, body = found.fields[6], found.fields[7]
     if found.body_crc == body and found.chain in (None, stored):
@@ -383,7 +410,7 @@ def _name_damage(one: Replica, other: Replica, index: int) -> bool:
         index,
         found,
         rule,
-        f"the chain CRC is {stored:08x}, recomputed {found.chain or 0:08x}",
+        proof=f"the chain CRC is {stored:08x}, recomputed {found.chain or 0:08x}",
     )
     return True
 
@@ -403,7 +430,7 @@ def _name_broken(one: Replica, other: Replica, index: int) -> bool:
         f"entry {index + 1} continues another chain CRC: it is {following.fields[6]:08x},"
         f" recomputed {following.chain or 0:08x}"
     )
-    _name(one, other, index, found, "entry.chain", proof)
+    _name(one, other, index, found, "entry.chain", proof=proof)
     return True
 
 
@@ -420,7 +447,14 @@ def _name(one: Replica, other: Replica, index: int, found: _Read, rule: str, pro
     )
     if difference is not None:
         start, end = start + difference[0], start + difference[1]
-    flaw = Flaw(rule, one.shown(f"{one.log_folder}/data/{base:020d}"), index, start, end, proof)
+    flaw = Flaw(
+        rule,
+        one.shown(f"{one.log_folder}/data/{base:020d}"),
+        index=index,
+        byte_from=start,
+        byte_to=end,
+        proof=proof,
+    )
     if flaw not in one.flaws:
         # Every other replica is compared with a damaged reference.
         one.flaws.append(flaw)
@@ -440,7 +474,16 @@ def _name_divergence(
     rule = bytewise.relation(_contents(one, index), _contents(reference, index))
     proof = f"the chain CRC is {fields[6]:08x}, that of the majority {theirs[1][6]:08x}"
     file = one.shown(f"{one.log_folder}/data/{base:020d}")
-    one.flaws.append(Flaw(rule, file, index, pos - base, pos - base + fields[1], proof))
+    one.flaws.append(
+        Flaw(
+            rule,
+            file,
+            index=index,
+            byte_from=pos - base,
+            byte_to=pos - base + fields[1],
+            proof=proof,
+        )
+    )
 
 
 def _contents(one: Replica, index: int) -> list[int]:

@@ -73,7 +73,12 @@ def check_backup(task: LogFile) -> list[Flaw]:
                 proof = f"{file.size} bytes instead of {size}"
                 return [
                     Flaw(
-                        "backup.file", path, None, min(file.size, size), max(file.size, size), proof
+                        "backup.file",
+                        path,
+                        index=None,
+                        byte_from=min(file.size, size),
+                        byte_to=max(file.size, size),
+                        proof=proof,
                     )
                 ]
             whole = hashlib.sha256()
@@ -83,9 +88,24 @@ def check_backup(task: LogFile) -> list[Flaw]:
                 proof = (
                     f"SHA-256 {whole.hexdigest()[:16]}…, the manifest says {facts['sha256'][:16]}…"
                 )
-                return [Flaw("backup.file", path, None, 0, size, proof)]
+                return [
+                    Flaw("backup.file", path, index=None, byte_from=0, byte_to=size, proof=proof)
+                ]
     except FileNotFoundError:
-        return [Flaw("backup.missing", path, None, 0, size, "the manifest names it")]
+        return [
+            Flaw(
+                "backup.missing",
+                path,
+                index=None,
+                byte_from=0,
+                byte_to=size,
+                proof="the manifest names it",
+            )
+        ]
     except OSError as error:
-        return [Flaw("file.read", path, None, 0, size, f"{error.strerror}")]
+        return [
+            Flaw(
+                "file.read", path, index=None, byte_from=0, byte_to=size, proof=f"{error.strerror}"
+            )
+        ]
     return []

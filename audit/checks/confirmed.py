@@ -71,7 +71,16 @@ def agree_by_record(result: GroupResult) -> None:
                 f"index {result.recorded} was recorded as confirmed, no replica holds it whole,"
                 f" this one holds {one.held}"
             )
-            one.flaws.append(Flaw("commit.lost", file, one.held + 1, start, end, proof))
+            one.flaws.append(
+                Flaw(
+                    "commit.lost",
+                    file,
+                    index=one.held + 1,
+                    byte_from=start,
+                    byte_to=end,
+                    proof=proof,
+                )
+            )
 
 
 def _confirmed(one: Replica) -> int:
@@ -150,7 +159,15 @@ def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Part
     if forced is not None and index <= one.known_commit:
         note_given_up(result, one, index, forced)
         return
-    diverge(result, one, parting.report, parting.table, reference, parting.theirs, index)
+    diverge(
+        result,
+        one,
+        parting.report,
+        parting.table,
+        other=reference,
+        theirs=parting.theirs,
+        index=index,
+    )
 
 
 def _given_up_by(reference: Replica, one: Replica, index: int) -> dict[str, object] | None:
@@ -228,4 +245,13 @@ def check_leaders(result: GroupResult) -> None:
                 ]
                 others = " and ".join(f"{other} with entry {at}" for at, other in rest)
                 proof = f"term {term} begins with {leader} as leader here, elsewhere with {others}"
-                one.flaws.append(Flaw("term.leader", report.file, index, start, end, proof))
+                one.flaws.append(
+                    Flaw(
+                        "term.leader",
+                        report.file,
+                        index=index,
+                        byte_from=start,
+                        byte_to=end,
+                        proof=proof,
+                    )
+                )

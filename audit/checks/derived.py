@@ -167,7 +167,15 @@ class IndexCheck:
         base = place - place % self._task.index_file_bytes
         file = f"{self._shown}/{base:020d}"
         self.flaws.append(
-            Flaw(rule, file, index, place - base + start, place - base + stop, proof, torn)
+            Flaw(
+                rule,
+                file,
+                index=index,
+                byte_from=place - base + start,
+                byte_to=place - base + stop,
+                proof=proof,
+                torn=torn,
+            )
         )
 
 
@@ -327,11 +335,11 @@ class QueueCheck:
             self._add(
                 "file.read",
                 folder,
-                low,
-                int(entries.index[rows[0]]),
-                0,
-                QUEUE_UNIT_BYTES,
-                f"{error.strerror}",
+                offset=low,
+                index=int(entries.index[rows[0]]),
+                start=0,
+                stop=QUEUE_UNIT_BYTES,
+                proof=f"{error.strerror}",
             )
             return
         stored = np.zeros(high - low + 1, QUEUE_UNIT)
@@ -356,11 +364,11 @@ class QueueCheck:
                 task,
                 "queue.unit",
                 folder,
-                int(offsets[at]),
-                int(entries.index[rows[at]]),
-                start,
-                stop,
-                proof,
+                offset=int(offsets[at]),
+                index=int(entries.index[rows[at]]),
+                start=start,
+                stop=stop,
+                proof=proof,
             )
             self.flaws.append(replace(flaw, torn=bytewise.cut_by_sector(has, wants, place)))
         index, filed = entries.index[rows], np.flatnonzero(~empty)
@@ -372,7 +380,9 @@ class QueueCheck:
     def _add(
         self, rule: str, folder: str, offset: int, index: int, start: int, stop: int, proof: str
     ) -> None:
-        self.flaws.append(queue_flaw(self._task, rule, folder, offset, index, start, stop, proof))
+        self.flaws.append(
+            queue_flaw(self._task, rule, folder, offset, index, start=start, stop=stop, proof=proof)
+        )
 
 
 def _add_runs(runs: list[list[int]], rows: I64, index: I64, offsets: I64) -> None:
@@ -397,10 +407,10 @@ def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, exp
     return Flaw(
         rule,
         file,
-        entry[0],
-        place + 20,
-        place + 28,
-        f"queue offset {offset} of {queue} follows {expected - 1}",
+        index=entry[0],
+        byte_from=place + 20,
+        byte_to=place + 28,
+        proof=f"queue offset {offset} of {queue} follows {expected - 1}",
     )
 
 
@@ -418,7 +428,14 @@ def queue_flaw(
     place = offset * QUEUE_UNIT_BYTES
     base = place - place % task.queue_file_bytes
     file = f"{os.path.basename(task.root)}/{folder}/{base:020d}"
-    return Flaw(rule, file, index, place - base + start, place - base + stop, proof)
+    return Flaw(
+        rule,
+        file,
+        index=index,
+        byte_from=place - base + start,
+        byte_to=place - base + stop,
+        proof=proof,
+    )
 
 
 @dataclass(slots=True)
@@ -458,10 +475,10 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
                 Flaw(
                     "file.name",
                     f"{shown}/{name}",
-                    None,
-                    0,
-                    0,
-                    f"the offset is no multiple of {file_bytes}",
+                    index=None,
+                    byte_from=0,
+                    byte_to=0,
+                    proof=f"the offset is no multiple of {file_bytes}",
                 )
             )
             continue
@@ -485,7 +502,14 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
                 # It was removed since the directory was listed.
                 continue
             report.flaws.append(
-                Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}")
+                Flaw(
+                    "file.read",
+                    f"{shown}/{name}",
+                    index=None,
+                    byte_from=0,
+                    byte_to=file_bytes,
+                    proof=f"{error.strerror}",
+                )
             )
         if expected is None:
             report.first_base = base

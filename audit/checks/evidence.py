@@ -112,7 +112,16 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
             f"{one.shown(path)} says that entries up to {mark.index} were on stable storage, the"
             f" log ends with {one.last_index}"
         )
-        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
+        one.flaws.append(
+            Flaw(
+                "mark.end",
+                file,
+                index=one.last_index + 1,
+                byte_from=start,
+                byte_to=end,
+                proof=proof,
+            )
+        )
         held = {entry(other, mark.index) for other in others}
         if others and (mark.term, mark.end_pos, mark.chain) not in held:
             # Either the log lost entries that no other replica has, or the mark is wrong: report
@@ -121,7 +130,7 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
                 f"it names entry {mark.index}, {_point((mark.term, mark.end_pos, mark.chain))}: no"
                 " replica has such an entry"
             )
-            one.flaw("mark.log", path, proof, 0, SLOT_FILE_BYTES, mark.index)
+            one.flaw("mark.log", path, proof, start=0, end=SLOT_FILE_BYTES, index=mark.index)
     elif mark.index >= 0:
         found = entry(one, mark.index)
         if found is not None and found != (mark.term, mark.end_pos, mark.chain):
@@ -152,7 +161,14 @@ def check_mark_reaches_end(one: Replica) -> None:
             f"it names entry {mark.index}, the log of a node that was stopped in good order ends"
             f" with {one.last_index}"
         )
-        one.flaw("mark.log", f"{one.log_folder}/syncedmark", proof, 0, SLOT_FILE_BYTES, mark.index)
+        one.flaw(
+            "mark.log",
+            path=f"{one.log_folder}/syncedmark",
+            proof=proof,
+            start=0,
+            end=SLOT_FILE_BYTES,
+            index=mark.index,
+        )
 
 
 def check_point(one: Replica) -> None:
@@ -165,14 +181,30 @@ def check_point(one: Replica) -> None:
         assert one.lost_end is not None
         file, start, end = one.lost_end
         proof = f"its node has applied entry {point.index}, the log ends with {one.last_index}"
-        one.flaws.append(Flaw("marker.held", file, one.last_index + 1, start, end, proof))
+        one.flaws.append(
+            Flaw(
+                "marker.held",
+                file,
+                index=one.last_index + 1,
+                byte_from=start,
+                byte_to=end,
+                proof=proof,
+            )
+        )
     elif (found := entry(one, point.index)) is not None and found != told:
         report = next(
             r for r in one.filled if r.last_index is not None and point.index <= r.last_index
         )
         proof = f"the log says {_point(found)}, its node {_point(told)}"
         one.flaws.append(
-            Flaw("marker.same", report.file, point.index, 0, found[1] - report.base, proof)
+            Flaw(
+                "marker.same",
+                report.file,
+                index=point.index,
+                byte_from=0,
+                byte_to=found[1] - report.base,
+                proof=proof,
+            )
         )
 
 
@@ -370,7 +402,7 @@ def dispatched_too_far(replicas: Sequence[Replica], compared: int) -> None:
                         "queue.uncommitted",
                         path,
                         proof,
-                        place - base,
-                        place - base + 20,
-                        run.filed_index,
+                        start=place - base,
+                        end=place - base + 20,
+                        index=run.filed_index,
                     )

@@ -121,7 +121,9 @@ def check_identities(result: GroupResult) -> None:
             )
             # An identity that a peer shares is right.
             file = "node.json" if shared else one.shown("identity.json")
-            one.flaws.append(Flaw("identity.agree", file, None, 0, 0, proof))
+            one.flaws.append(
+                Flaw("identity.agree", file, index=None, byte_from=0, byte_to=0, proof=proof)
+            )
     seen: dict[str, Replica] = {}
     for one in result.replicas:
         if one.name in seen:
@@ -226,7 +228,12 @@ def find_voters(result: GroupResult) -> None:
             proof = "the first entry is not a membership record"
             one.flaws.append(
                 Flaw(
-                    "membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof
+                    "membership.first",
+                    one.reports[0].file,
+                    index=0,
+                    byte_from=0,
+                    byte_to=one.reports[0].first_size,
+                    proof=proof,
                 )
             )
     # A backup may predate a membership change: it is used only if no replica has a record.
@@ -415,7 +422,14 @@ def _commits(result: GroupResult) -> None:
                 f" {agreed} only, this replica holds {one.held}"
             )
             one.flaws.append(
-                Flaw("commit.lost", file, min(agreed, one.held) + 1, start, end, proof)
+                Flaw(
+                    "commit.lost",
+                    file,
+                    index=min(agreed, one.held) + 1,
+                    byte_from=start,
+                    byte_to=end,
+                    proof=proof,
+                )
             )
     if result.compared is not None:
         result.compared = result.recorded

@@ -108,10 +108,10 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
                 result,
                 one,
                 report,
-                tables[row],
-                present[reference][0],
-                tables[reference],
-                int(numbers[at]),
+                table=tables[row],
+                other=present[reference][0],
+                theirs=tables[reference],
+                index=int(numbers[at]),
             )
 
 
@@ -161,7 +161,9 @@ def diverge(
         f"the chain CRC is {int(table.chain[at]):08x}, that of the majority"
         f" {int(theirs.chain[index - theirs.first]):08x}"
     )
-    one.flaws.append(Flaw(rule, report.file, index, start, start + size, proof))
+    one.flaws.append(
+        Flaw(rule, report.file, index=index, byte_from=start, byte_to=start + size, proof=proof)
+    )
 
 
 def _meet_again(one: Replica, other: Replica, index: int) -> bool:

@@ -70,10 +70,10 @@ def check_keys(task: LogFile) -> list[Flaw]:
             Flaw(
                 "file.read",
                 _shown(task, task.name),
-                None,
-                0,
-                notes[0].file_bytes,
-                f"{error.strerror}",
+                index=None,
+                byte_from=0,
+                byte_to=notes[0].file_bytes,
+                proof=f"{error.strerror}",
             )
         ]
 
@@ -105,10 +105,19 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     try:
         position = read_position(task.root)
     except ValueError as error:
-        yield Flaw("keyindex.position", shown, None, 0, size_of(path), str(error))
+        yield Flaw(
+            "keyindex.position",
+            shown,
+            index=None,
+            byte_from=0,
+            byte_to=size_of(path),
+            proof=str(error),
+        )
         return
     except OSError as error:
-        yield Flaw("file.read", shown, None, 0, 0, f"{error.strerror}")
+        yield Flaw(
+            "file.read", shown, index=None, byte_from=0, byte_to=0, proof=f"{error.strerror}"
+        )
         return
     there = key_file_names(task.root)
     if position is None:
@@ -116,17 +125,24 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             yield Flaw(
                 "keyindex.position",
                 shown,
-                None,
-                0,
-                0,
-                "the file is missing, and there are files of a key index",
+                index=None,
+                byte_from=0,
+                byte_to=0,
+                proof="the file is missing, and there are files of a key index",
             )
         return
     if position.log_id != task.log_id:
         # After a recovery gave the log a new id, the next start creates a new index.
         if task.log_id and position.log_id not in former_logs(task.root):
             proof = f"it belongs to log {position.log_id}, the replica to {task.log_id}"
-            yield Flaw("keyindex.position", shown, None, 0, size_of(path), proof)
+            yield Flaw(
+                "keyindex.position",
+                shown,
+                index=None,
+                byte_from=0,
+                byte_to=size_of(path),
+                proof=proof,
+            )
         return
     yield from _check_last(task, position, shown)
     if position.rows and not position.notes:
@@ -134,13 +150,25 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             f"it says that {position.rows} keys of entry {position.next_index} are in the files,"
             " and names no file"
         )
-        yield Flaw("keyindex.position", shown, position.next_index, 0, size_of(path), proof)
+        yield Flaw(
+            "keyindex.position",
+            shown,
+            index=position.next_index,
+            byte_from=0,
+            byte_to=size_of(path),
+            proof=proof,
+        )
     names = [note.name for note in position.notes]
     firsts = [(note.first_index, note.first_rows) for note in position.notes]
     full = all(note.full for note in position.notes[:-1])
     if sorted(set(names)) != names or sorted(firsts) != firsts or not full:
         yield Flaw(
-            "keyindex.position", shown, None, 0, size_of(path), "its files do not follow each other"
+            "keyindex.position",
+            shown,
+            index=None,
+            byte_from=0,
+            byte_to=size_of(path),
+            proof="its files do not follow each other",
         )
     lengths = {note.name: stat_of(f"{task.root}/index/{note.name}") for note in position.notes}
     # A node names a file no more before it removes it.
@@ -153,10 +181,10 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
                 yield Flaw(
                     "keyindex.missing",
                     _shown(task, note.name),
-                    note.first_index,
-                    0,
-                    note.file_bytes,
-                    "the file is missing",
+                    index=note.first_index,
+                    byte_from=0,
+                    byte_to=note.file_bytes,
+                    proof="the file is missing",
                 )
         elif found.size != note.file_bytes:
             # No byte of such a file counts.
@@ -171,10 +199,10 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
                     yield Flaw(
                         "keyindex.extra",
                         f"{task.group}/{folder}/{name}",
-                        None,
-                        0,
-                        size_of(f"{task.root}/{folder}/{name}"),
-                        proof,
+                        index=None,
+                        byte_from=0,
+                        byte_to=size_of(f"{task.root}/{folder}/{name}"),
+                        proof=proof,
                     )
 
 
@@ -202,7 +230,14 @@ def _check_last(task: LogFile, position: KeyPosition, shown: str) -> Iterator[Fl
                 ):
                     if has != wants:
                         proof = f"it remembers {name} {has} of entry {last}, the log has {wants}"
-                        yield Flaw("keyindex.position", shown, last, 0, size, proof)
+                        yield Flaw(
+                            "keyindex.position",
+                            shown,
+                            index=last,
+                            byte_from=0,
+                            byte_to=size,
+                            proof=proof,
+                        )
                 return
         except OSError:
             # The scan of that log file reports it as `file.read`.
@@ -268,13 +303,29 @@ class KeyFileCheck:
                 size_of(f"{self.task.root}/state/keyindex"),
             )
             self.flaws.append(
-                Flaw("keyindex.position", shown, self.position.next_index, 0, size, proof)
+                Flaw(
+                    "keyindex.position",
+                    shown,
+                    index=self.position.next_index,
+                    byte_from=0,
+                    byte_to=size,
+                    proof=proof,
+                )
             )
 
     def _flaw(self, rule: str, start: int, end: int, proof: str, index: int | None = None) -> None:
         if len(self.flaws) >= 100 * FLAWS_MAX:
             self.flaws = coalesce(self.flaws, FLAWS_MAX)
-        self.flaws.append(Flaw(rule, _shown(self.task, self.note.name), index, start, end, proof))
+        self.flaws.append(
+            Flaw(
+                rule,
+                _shown(self.task, self.note.name),
+                index=index,
+                byte_from=start,
+                byte_to=end,
+                proof=proof,
+            )
+        )
 
     # --------------------------------------------------------------------------------------------------- units and log
 
@@ -399,10 +450,10 @@ class KeyFileCheck:
             Flaw(
                 "keyindex.position",
                 shown,
-                index,
-                0,
-                size,
-                f"of {self.note.name} it says something else: {what}",
+                index=index,
+                byte_from=0,
+                byte_to=size,
+                proof=f"of {self.note.name} it says something else: {what}",
             )
         )
 
@@ -512,7 +563,16 @@ class KeyFileCheck:
         try:
             has = read_if_there(f"{self.task.root}/state/bloom/{self.note.name}")
         except OSError as error:
-            self.flaws.append(Flaw("file.read", shown, None, 0, 0, f"{error.strerror}"))
+            self.flaws.append(
+                Flaw(
+                    "file.read",
+                    shown,
+                    index=None,
+                    byte_from=0,
+                    byte_to=0,
+                    proof=f"{error.strerror}",
+                )
+            )
             return
         if has is None:
             return
@@ -531,10 +591,10 @@ class KeyFileCheck:
                 Flaw(
                     "keyindex.filter",
                     shown,
-                    None,
-                    start,
-                    stop,
-                    "it is not the filter of the units of its file",
+                    index=None,
+                    byte_from=start,
+                    byte_to=stop,
+                    proof="it is not the filter of the units of its file",
                 )
             )
 

@@ -103,11 +103,11 @@ def _open(directory: str, root: str, group: str, logs: list[str], *, running: bo
     replica = Replica(directory, root, group, "", "")
     replica.identity = _json(
         replica,
-        f"{root}/identity.json",
-        "identity.json",
-        "identity.json",
-        "identity.missing",
-        [IDENTITY_KEYS],
+        path=f"{root}/identity.json",
+        rule="identity.json",
+        shown="identity.json",
+        missing="identity.missing",
+        keys=[IDENTITY_KEYS],
     )
     if replica.identity is not None:
         replica.name, replica.log_id = (
@@ -216,19 +216,33 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
     if first.is_backup and manifest_of(directory) is None:
         proof = "the text does not have the checksum or the content it should have"
         first.flaws.append(
-            Flaw("backup.json", MANIFEST, None, 0, size_of(f"{directory}/{MANIFEST}"), proof)
+            Flaw(
+                "backup.json",
+                MANIFEST,
+                index=None,
+                byte_from=0,
+                byte_to=size_of(f"{directory}/{MANIFEST}"),
+                proof=proof,
+            )
         )
     before = len(first.flaws)
     node = _json(
-        first,
-        f"{directory}/node.json",
-        "identity.json",
-        "node.json",
-        "identity.missing",
-        [NODE_KEYS],
+        replica=first,
+        path=f"{directory}/node.json",
+        rule="identity.json",
+        shown="node.json",
+        missing="identity.missing",
+        keys=[NODE_KEYS],
     )
     first.flaws[before:] = [
-        Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof)
+        Flaw(
+            flaw.rule,
+            "node.json",
+            index=None,
+            byte_from=flaw.byte_from,
+            byte_to=flaw.byte_to,
+            proof=flaw.proof,
+        )
         for flaw in first.flaws[before:]
     ]
     for replica in replicas:
@@ -245,7 +259,16 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
             if replica.log_folder == f"dledger-{node['node']}":
                 replica.flaw("identity.agree", "identity.json", proof)
             else:
-                replica.flaws.append(Flaw("identity.agree", "node.json", None, 0, 0, proof))
+                replica.flaws.append(
+                    Flaw(
+                        "identity.agree",
+                        "node.json",
+                        index=None,
+                        byte_from=0,
+                        byte_to=0,
+                        proof=proof,
+                    )
+                )
 
 
 def _read_promises(replica: Replica) -> None:
@@ -281,12 +304,12 @@ def _read_small_files(replica: Replica) -> None:
             replica.end_hint, replica.commit = hints
     begin = _json(
         replica,
-        f"{replica.log}/begin",
-        "begin.json",
-        f"{folder}/begin",
-        None,
-        [{"v", "log_id", *KEYS}],
-        _is_begin,
+        path=f"{replica.log}/begin",
+        rule="begin.json",
+        shown=f"{folder}/begin",
+        missing=None,
+        keys=[{"v", "log_id", *KEYS}],
+        is_valid=_is_begin,
     )
     if begin is not None:
         replica.begin = Begin(*(begin[key] for key in KEYS))
@@ -326,12 +349,12 @@ def _read_small_files(replica: Replica) -> None:
     ]
     peers = _json(
         replica,
-        f"{replica.root}/state/peers.json",
-        "peers.json",
-        "state/peers.json",
-        None,
-        shapes,
-        _is_peers,
+        path=f"{replica.root}/state/peers.json",
+        rule="peers.json",
+        shown="state/peers.json",
+        missing=None,
+        keys=shapes,
+        is_valid=_is_peers,
     )
     if peers is not None:
         replica.peers = peers["peers"]
@@ -345,11 +368,11 @@ def _read_small_files(replica: Replica) -> None:
             )
     _json(
         replica,
-        f"{replica.root}/state/boots.json",
-        "boots.json",
-        "state/boots.json",
-        None,
-        [{"generation", "boots"}],
+        path=f"{replica.root}/state/boots.json",
+        rule="boots.json",
+        shown="state/boots.json",
+        missing=None,
+        keys=[{"generation", "boots"}],
     )
     _store_checkpoint(replica)
 

@@ -183,10 +183,10 @@ class OrderCheck:
                 Flaw(
                     "order.producer",
                     self._task.shown,
-                    index,
-                    place,
-                    place + size,
-                    proof,
+                    index=index,
+                    byte_from=place,
+                    byte_to=place + size,
+                    proof=proof,
                     measures=measures,
                 )
             )
@@ -256,7 +256,14 @@ class OrderCheck:
             names = group.decode("utf-8", "replace"), topic.decode("utf-8", "replace")
             proof = f"message group {names[0]} of {names[1]} changes its queue repeatedly"
             self.flaws.append(
-                Flaw("order.group", self._task.shown, index, place, place + size, proof)
+                Flaw(
+                    "order.group",
+                    self._task.shown,
+                    index=index,
+                    byte_from=place,
+                    byte_to=place + size,
+                    proof=proof,
+                )
             )
 
 

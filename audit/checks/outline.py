@@ -85,10 +85,10 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
                     Flaw(
                         "entry.unreadable",
                         report.file,
-                        None,
-                        0,
-                        HEADER_BYTES,
-                        "the file does not begin with an entry",
+                        index=None,
+                        byte_from=0,
+                        byte_to=HEADER_BYTES,
+                        proof="the file does not begin with an entry",
                     )
                 )
                 return report
@@ -104,7 +104,14 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
                 report.memberships.append((0, body.decode("utf-8", "replace")))
     except OSError as error:
         report.flaws.append(
-            Flaw("file.read", report.file, None, 0, report.length, f"{error.strerror}")
+            Flaw(
+                "file.read",
+                report.file,
+                index=None,
+                byte_from=0,
+                byte_to=report.length,
+                proof=f"{error.strerror}",
+            )
         )
     return report
 

@@ -123,7 +123,17 @@ class Replica:
         index: int | None = None,
         torn: bool = False,
     ) -> None:
-        self.flaws.append(Flaw(rule, self.shown(path), index, start, end, proof, torn))
+        self.flaws.append(
+            Flaw(
+                rule,
+                self.shown(path),
+                index=index,
+                byte_from=start,
+                byte_to=end,
+                proof=proof,
+                torn=torn,
+            )
+        )
 
     @property
     def log(self) -> str:

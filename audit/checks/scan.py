@@ -217,10 +217,10 @@ class Scan:
             Flaw(
                 "file.read",
                 self.task.shown,
-                self.report.last_index,
-                0,
-                self.report.length,
-                f"{error.strerror}",
+                index=self.report.last_index,
+                byte_from=0,
+                byte_to=self.report.length,
+                proof=f"{error.strerror}",
             )
         )
 
@@ -230,10 +230,10 @@ class Scan:
             flaw = Flaw(
                 "file.length",
                 self.task.shown,
-                None,
-                min(has, wants),
-                max(has, wants),
-                f"{has} bytes instead of {wants}",
+                index=None,
+                byte_from=min(has, wants),
+                byte_to=max(has, wants),
+                proof=f"{has} bytes instead of {wants}",
             )
             self._flaws.append(flaw)
 
@@ -324,7 +324,9 @@ class Scan:
         inputs = chain_inputs(rows, bodies)
         previous = report.last_chain if piece.joined else self._hint(piece.start, piece.window)
         index, header_flawed = self._check_headers(piece, inputs, previous)
-        intact, proven = self._check_chain(piece, index, bodies, inputs, previous, header_flawed)
+        intact, proven = self._check_chain(
+            piece, index, bodies, inputs, previous, flawed=header_flawed
+        )
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
             report.first_size, report.prev_chain = int(piece.sizes[0]), previous
@@ -371,7 +373,15 @@ class Scan:
     ) -> None:
         place = piece.start + int(piece.offsets[at])
         self._flaws.append(
-            Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn)
+            Flaw(
+                rule,
+                self.task.shown,
+                index=index,
+                byte_from=place + start,
+                byte_to=place + end,
+                proof=proof,
+                torn=torn,
+            )
         )
 
     def _check_headers(
@@ -397,22 +407,22 @@ class Scan:
                 self._flaw(
                     piece,
                     at,
-                    int(index[at]),
-                    rule,
-                    start,
-                    end,
-                    f"{int(has[at])} instead of {int(wants[at])}",
+                    index=int(index[at]),
+                    rule=rule,
+                    start=start,
+                    end=end,
+                    proof=f"{int(has[at])} instead of {int(wants[at])}",
                 )
         beyond = piece.start + piece.offsets + sizes + 8 > self.report.length
         for at in np.flatnonzero(beyond[:count]).tolist():
             self._flaw(
                 piece,
                 at,
-                int(index[at]),
-                "entry.room",
-                0,
-                int(sizes[at]),
-                "the entry leaves no room for a blank",
+                index=int(index[at]),
+                rule="entry.room",
+                start=0,
+                end=int(sizes[at]),
+                proof="the entry leaves no room for a blank",
             )
         return index, flawed
 
@@ -447,11 +457,11 @@ class Scan:
         self._flaw(
             piece,
             at,
-            min(expected, found),
-            rule,
-            8,
-            16,
-            f"index {found} follows index {expected - 1}",
+            index=min(expected, found),
+            rule=rule,
+            start=8,
+            end=16,
+            proof=f"index {found} follows index {expected - 1}",
             torn=False,
         )
 
@@ -480,7 +490,14 @@ class Scan:
             if piece.start:
                 self._unlinked(piece, int(index[0]))
         link = _Links(
-            inputs, before, calculated, good, good.copy(), good.copy(), flawed, previous is None
+            inputs=inputs,
+            before=before,
+            calculated=calculated,
+            good=good,
+            intact=good.copy(),
+            proven=good.copy(),
+            flawed=flawed,
+            unchecked=previous is None,
         )
         for at in np.flatnonzero(~(good & same_body)).tolist():
             if at < count:
@@ -493,7 +510,15 @@ class Scan:
         that place is the finding."""
         start, size = piece.start, int(piece.sizes[0])
         proof = "the entry before it cannot be read, so nothing continues to this one"
-        flaw = Flaw("entry.chain", self.task.shown, index, start, start + size, proof, torn=True)
+        flaw = Flaw(
+            "entry.chain",
+            self.task.shown,
+            index=index,
+            byte_from=start,
+            byte_to=start + size,
+            proof=proof,
+            torn=True,
+        )
         self._flaws.append(replace(flaw, measures=((self.task.shown, start - 1, start),)))
 
     def _tell_damage(self, piece: Piece, at: int, index: int, link: _Links) -> None:
@@ -505,19 +530,19 @@ class Scan:
         body = f"the body has CRC {has:08x}, its header says {wants:08x}"
         stored, calculated = int(row["chain_crc"]), int(link.calculated[at])
         if at == 0 and link.unchecked:
-            self._flaw(piece, at, index, "entry.body", 40, size, body)
+            self._flaw(piece, at, index, "entry.body", start=40, end=size, proof=body)
             return
         if not link.good[at] and at + 1 < len(piece.rows) and not link.good[at + 1]:
             following = crc(link.inputs[40 * at + 40 : 40 * at + 80], calculated)
             if following == int(piece.rows["chain_crc"][at + 1]):
                 link.good[at] = link.good[at + 1] = link.intact[at] = link.intact[at + 1] = True
                 proof = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
-                self._flaw(piece, at, index, "entry.chain-word", 36, 40, proof)
+                self._flaw(piece, at, index, "entry.chain-word", start=36, end=40, proof=proof)
                 # The comparison of replicas uses the entry's content, not the damaged word.
                 piece.rows["chain_crc"][at] = calculated
         if link.good[at]:
             if has != wants:
-                self._flaw(piece, at, index, "entry.body-crc", 40, 44, body)
+                self._flaw(piece, at, index, "entry.body-crc", start=40, end=44, proof=body)
             return
         header = (
             self._mended(piece, at, index)
@@ -526,7 +551,15 @@ class Scan:
         )
         authentic = crc(header + wants.to_bytes(4, "big"), link.before[at]) == stored
         if has != wants:
-            self._flaw(piece, at, index, "entry.body", HEADER_BYTES if authentic else 0, size, body)
+            self._flaw(
+                piece,
+                at,
+                index,
+                "entry.body",
+                start=HEADER_BYTES if authentic else 0,
+                end=size,
+                proof=body,
+            )
         elif authentic and link.flawed[at]:
             link.proven[at] = True
         else:
@@ -542,9 +575,9 @@ class Scan:
                 at,
                 index,
                 rule,
-                0,
-                size,
-                f"the chain CRC is {stored:08x}, recomputed {calculated:08x}",
+                start=0,
+                end=size,
+                proof=f"the chain CRC is {stored:08x}, recomputed {calculated:08x}",
             )
 
     def _mended(self, piece: Piece, at: int, index: int) -> bytes:
@@ -691,7 +724,14 @@ class Scan:
             for at in np.flatnonzero(bad).tolist():
                 stop = RECORD + end if end else int(columns.size[at])
                 self._flaw(
-                    piece, at, int(columns.index[at]), rule, RECORD + start, stop, proof, torn=False
+                    piece,
+                    at,
+                    index=int(columns.index[at]),
+                    rule=rule,
+                    start=RECORD + start,
+                    end=stop,
+                    proof=proof,
+                    torn=False,
                 )
         if self.task.deep:
             for at in np.flatnonzero(whole & parts.closed).tolist():
@@ -702,11 +742,11 @@ class Scan:
                     self._flaw(
                         piece,
                         at,
-                        int(columns.index[at]),
-                        "record.properties",
-                        place,
-                        int(piece.sizes[at]),
-                        proof,
+                        index=int(columns.index[at]),
+                        rule="record.properties",
+                        start=place,
+                        end=int(piece.sizes[at]),
+                        proof=proof,
                         torn=False,
                     )
 
@@ -738,12 +778,12 @@ class Scan:
             proof = f"term {int(terms[at])} follows term {int(terms[at - 1]) if at else self._term}"
             self._flaw(
                 piece,
-                int(rows[at]),
-                int(columns.index[rows[at]]),
-                "entry.term-order",
-                16,
-                24,
-                proof,
+                at=int(rows[at]),
+                index=int(columns.index[rows[at]]),
+                rule="entry.term-order",
+                start=16,
+                end=24,
+                proof=proof,
                 torn=False,
             )
         raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
@@ -760,12 +800,12 @@ class Scan:
             )
             self._flaw(
                 piece,
-                int(rows[at]),
-                int(columns.index[rows[at]]),
-                "record.store-time",
-                RECORD + 56,
-                RECORD + 64,
-                proof,
+                at=int(rows[at]),
+                index=int(columns.index[rows[at]]),
+                rule="record.store-time",
+                start=RECORD + 56,
+                end=RECORD + 64,
+                proof=proof,
                 torn=False,
             )
         self._term = report.last_sound_term = int(terms[-1])

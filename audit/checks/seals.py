@@ -157,10 +157,10 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
                 Flaw(
                     "seal.record",
                     report.file,
-                    report.first_index,
-                    0,
-                    report.end,
-                    proof,
+                    index=report.first_index,
+                    byte_from=0,
+                    byte_to=report.end,
+                    proof=proof,
                     measures=tuple(places),
                 )
             )
@@ -194,7 +194,14 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
                     " without --agreement to see the bytes"
                 )
                 flaws.append(
-                    Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof)
+                    Flaw(
+                        "seal.noted",
+                        report.file,
+                        index=report.first_index,
+                        byte_from=0,
+                        byte_to=report.length,
+                        proof=proof,
+                    )
                 )
     return flaws
 
@@ -219,7 +226,14 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
         )
         for one, report in wrong:
             proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
-            flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
+            flaw = Flaw(
+                "seal.digest",
+                report.file,
+                index=report.first_index,
+                byte_from=0,
+                byte_to=report.length,
+                proof=proof,
+            )
             # If a majority has the same different bytes, it is another history, unless they are
             # known to be damaged.
             damaged = any(
@@ -248,5 +262,12 @@ def _check_tree(result: GroupResult, seal: Seal, reports: list[tuple[Replica, Lo
                 f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was"
                 f" {sealed}"
             )
-            flaw = Flaw("seal.tree", report.file, report.first_index, 0, report.end, proof)
+            flaw = Flaw(
+                "seal.tree",
+                report.file,
+                index=report.first_index,
+                byte_from=0,
+                byte_to=report.end,
+                proof=proof,
+            )
             tell(result, Finding(RULES[flaw.rule].klass, one.name, result.group, flaw))

@@ -83,11 +83,13 @@ def check_store(
                 f"{log.folder} holds {len(log.objects)} objects of a log that no replica has; their"
                 f" log is {known}"
             )
-            _tell(result, "stored.foreign", log.folder, None, 0, size, proof)
+            _tell(
+                result, "stored.foreign", key=log.folder, index=None, start=0, end=size, proof=proof
+            )
     for log in own:
         found = StoredResult(place, log.log_id)
         result.stored.append(found)
-        _check_log(result, log, reports, notes, clusters, found)
+        _check_log(result, log, reports, notes, clusters, found=found)
     if not own:
         lost = max(notes.values(), default=0)
         if lost:
@@ -98,11 +100,11 @@ def check_store(
             _tell(
                 result,
                 "stored.older",
-                f"{result.group}/{min(ids, default='')}",
-                None,
-                0,
-                lost,
-                proof,
+                key=f"{result.group}/{min(ids, default='')}",
+                index=None,
+                start=0,
+                end=lost,
+                proof=proof,
             )
         result.reasons.append(f"group {result.group}: the store holds nothing of its log")
 
@@ -120,10 +122,10 @@ def check_parts(
                 result,
                 "stored.definitions",
                 each.key,
-                None,
-                0,
-                each.size,
-                "it does not have its checksum, or not its fields",
+                index=None,
+                start=0,
+                end=each.size,
+                proof="it does not have its checksum, or not its fields",
             )
     clusters = {one.identity["cluster_id"] for one in result.replicas if one.identity is not None}
     if any(stored.files for stored in result.stored) and not clusters & {
@@ -133,14 +135,21 @@ def check_parts(
             "no node of the cluster has definitions of topics, consumer groups and users there: a"
             " lost cluster cannot be restored"
         )
-        _tell(result, "stored.definitions", DEFINITIONS, None, 0, 0, proof)
+        _tell(
+            result, "stored.definitions", key=DEFINITIONS, index=None, start=0, end=0, proof=proof
+        )
 
 
 def _tell(
     result: GroupResult, rule: str, key: str, index: int | None, start: int, end: int, proof: str
 ) -> None:
     result.findings.append(
-        Finding(RULES[rule].klass, NAME, result.group, Flaw(rule, key, index, start, end, proof))
+        Finding(
+            RULES[rule].klass,
+            NAME,
+            result.group,
+            Flaw(rule, key, index=index, byte_from=start, byte_to=end, proof=proof),
+        )
     )
 
 
@@ -157,21 +166,21 @@ def _check_log(
             result,
             "stored.manifest",
             key,
-            None,
-            0,
-            log.objects[key],
-            "it does not have its checksum, or not its fields",
+            index=None,
+            start=0,
+            end=log.objects[key],
+            proof="it does not have its checksum, or not its fields",
         )
     about = log.about
     if about is None and f"{log.folder}/log.json" not in log.objects:
         _tell(
             result,
             "stored.missing",
-            f"{log.folder}/log.json",
-            None,
-            0,
-            0,
-            "the description of the log is not there",
+            key=f"{log.folder}/log.json",
+            index=None,
+            start=0,
+            end=0,
+            proof="the description of the log is not there",
         )
     # A replica with another cluster than its peers has a finding of its own.
     if about is not None and (
@@ -185,18 +194,26 @@ def _check_log(
         _tell(
             result,
             "stored.foreign",
-            f"{log.folder}/log.json",
-            None,
-            0,
-            log.objects[f"{log.folder}/log.json"],
-            proof,
+            key=f"{log.folder}/log.json",
+            index=None,
+            start=0,
+            end=log.objects[f"{log.folder}/log.json"],
+            proof=proof,
         )
     if log.begin and not log.has_snapshot():
         proof = (
             f"the stored log begins at position {log.begin}, and the snapshot of what was before is"
             " not there"
         )
-        _tell(result, "stored.missing", f"{log.folder}/snapshot", None, 0, 0, proof)
+        _tell(
+            result,
+            "stored.missing",
+            key=f"{log.folder}/snapshot",
+            index=None,
+            start=0,
+            end=0,
+            proof=proof,
+        )
     _check_objects(result, log)
     _check_order(result, log, notes)
     seals, digests = seals_of(result), _trimmed_digests(result)
@@ -225,7 +242,9 @@ def _check_log(
                 "stored.older" if older or file.sha256 in log.former(file.base) else "stored.seal"
             )
             proof = f"the file has SHA-256 {file.sha256[:16]}…, a majority sealed {recorded[:16]}…"
-            _tell(result, rule, file.object, file.first, 0, file.size, proof)
+            _tell(
+                result, rule, key=file.object, index=file.first, start=0, end=file.size, proof=proof
+            )
         elif known is not None and (known.first, known.last, known.end) != (
             file.first,
             file.last,
@@ -235,7 +254,15 @@ def _check_log(
                 f"sealed with entries {known.first} to {known.last} up to position {known.end}; "
             )
             proof += f"stored {file.first} to {file.last} up to {file.end}"
-            _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+            _tell(
+                result,
+                "stored.seal",
+                key=file.object,
+                index=file.first,
+                start=0,
+                end=file.size,
+                proof=proof,
+            )
         elif leaf is not None and leaf != _leaf(report):
             entries = (
                 f"{report.entries} entries from {file.first} on with the root {report.root[:16]}…"
@@ -243,7 +270,15 @@ def _check_log(
             proof = (
                 f"in the replicas' log tree another leaf stands there than that of its {entries}"
             )
-            _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+            _tell(
+                result,
+                "stored.seal",
+                key=file.object,
+                index=file.first,
+                start=0,
+                end=file.size,
+                proof=proof,
+            )
         if recorded is not None or leaf is not None:
             found.sealed.append((file.base, file.next_base))
         elif file.base in there:
@@ -253,7 +288,15 @@ def _check_log(
                     f"the file has SHA-256 {file.sha256[:16]}…, a seal behind it in the store says"
                     f" {there[file.base].sha256[:16]}…"
                 )
-                _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+                _tell(
+                    result,
+                    "stored.seal",
+                    key=file.object,
+                    index=file.first,
+                    start=0,
+                    end=file.size,
+                    proof=proof,
+                )
         else:
             found.unsealed.append((file.base, file.next_base))
         if not _compare_with_replicas(result, file, report, found):
@@ -303,33 +346,49 @@ def _check_objects(result: GroupResult, log: StoredLog) -> None:
         size = log.objects.get(file.object)
         if size is None:
             proof = f"its manifest names it, with entries {file.first} to {file.last}"
-            _tell(result, "stored.missing", file.object, file.first, 0, file.size, proof)
+            _tell(
+                result,
+                "stored.missing",
+                key=file.object,
+                index=file.first,
+                start=0,
+                end=file.size,
+                proof=proof,
+            )
         elif size != file.size:
             bounds = sorted((size, file.size))
             _tell(
                 result,
                 "stored.digest",
-                file.object,
-                file.first,
-                bounds[0],
-                bounds[1],
-                f"{size} bytes instead of {file.size}",
+                key=file.object,
+                index=file.first,
+                start=bounds[0],
+                end=bounds[1],
+                proof=f"{size} bytes instead of {file.size}",
             )
         if log.about is not None and file.size != log.about["data_file_bytes"]:
             proof = (
                 f"it describes {file.size} bytes, the files of the log have"
                 f" {log.about['data_file_bytes']}"
             )
-            _tell(result, "stored.entries", file.key, file.first, 0, log.objects[file.key], proof)
+            _tell(
+                result,
+                "stored.entries",
+                file.key,
+                index=file.first,
+                start=0,
+                end=log.objects[file.key],
+                proof=proof,
+            )
         if file.log_id != log.log_id:
             _tell(
                 result,
                 "stored.foreign",
                 file.key,
-                file.first,
-                0,
-                log.objects[file.key],
-                f"it describes a file of the log {file.log_id}",
+                index=file.first,
+                start=0,
+                end=log.objects[file.key],
+                proof=f"it describes a file of the log {file.log_id}",
             )
     known, bases = {file.object for file in log.files}, {file.base for file in log.files}
     for ending, base, sha256 in log.names():
@@ -341,7 +400,15 @@ def _check_objects(result: GroupResult, log: StoredLog) -> None:
             and sha256 not in log.former(base)
         ):
             proof = f"no manifest names it; the one of position {base} names another digest"
-            _tell(result, "stored.foreign", key, None, 0, log.objects[key], proof)
+            _tell(
+                result,
+                "stored.foreign",
+                key,
+                index=None,
+                start=0,
+                end=log.objects[key],
+                proof=proof,
+            )
 
 
 def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) -> None:
@@ -368,7 +435,13 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
                 f" {moved['index']} of another history"
             )
             _tell(
-                result, "stored.entries", first.key, first.first, 0, log.objects[first.key], proof
+                result,
+                "stored.entries",
+                first.key,
+                index=first.first,
+                start=0,
+                end=log.objects[first.key],
+                proof=proof,
             )
     for before, after in pairwise(log.files):
         if after.base != before.next_base:
@@ -391,7 +464,13 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
             )
             proof += f"{before.last} of term {before.last_term} and chain {before.last_chain:08x}"
             _tell(
-                result, "stored.entries", after.key, after.first, 0, log.objects[after.key], proof
+                result,
+                "stored.entries",
+                after.key,
+                index=after.first,
+                start=0,
+                end=log.objects[after.key],
+                proof=proof,
             )
     noted = max(notes.values(), default=0)
     if noted > log.end:
@@ -400,7 +479,13 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
             f"{names} found the log up to position {noted} in the store; now it ends at {log.end}"
         )
         _tell(
-            result, "stored.older", f"{log.folder}/{log.end:020d}.json", None, log.end, noted, proof
+            result,
+            "stored.older",
+            key=f"{log.folder}/{log.end:020d}.json",
+            index=None,
+            start=log.end,
+            end=noted,
+            proof=proof,
         )
     begin = min(one.begin.pos for one in result.replicas)
     if begin > max(log.end, noted):
@@ -418,11 +503,11 @@ def _gap(result: GroupResult, log: StoredLog, start: int, end: int, proof: str) 
         _tell(
             result,
             "stored.gap",
-            f"{log.folder}/{start:020d}.json",
-            None,
-            start,
-            end,
-            f"positions {start} to {end} are missing; {proof}",
+            key=f"{log.folder}/{start:020d}.json",
+            index=None,
+            start=start,
+            end=end,
+            proof=f"positions {start} to {end} are missing; {proof}",
         )
 
 
@@ -439,7 +524,15 @@ def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
         told = f"; {places[0].rule}: {places[0].proof}" if places else ""
         proof = f"SHA-256 {report.sha256[:16]}…, the manifest says {file.sha256[:16]}…{told}"
         if ("stored.digest", file.object) not in known:
-            _tell(result, "stored.digest", file.object, index, start, end, proof)
+            _tell(
+                result,
+                "stored.digest",
+                key=file.object,
+                index=index,
+                start=start,
+                end=end,
+                proof=proof,
+            )
         return False
     for flaw in report.flaws:
         if flaw.rule in ("chain.seed", "entry.chain") and flaw.index == file.first:
@@ -449,10 +542,10 @@ def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
                     result,
                     "stored.entries",
                     file.key,
-                    file.first,
-                    0,
-                    0,
-                    f"its first entry does not continue chain CRC {file.chain:08x}",
+                    index=file.first,
+                    start=0,
+                    end=0,
+                    proof=f"its first entry does not continue chain CRC {file.chain:08x}",
                 )
         else:
             result.findings.append(Finding(RULES[flaw.rule].klass, NAME, result.group, flaw))
@@ -470,7 +563,7 @@ def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
             f"first and last entry, end, last term, chain CRC and store time are {has}; the"
             f" manifest says {wants}"
         )
-        _tell(result, "stored.entries", file.key, file.first, 0, 0, proof)
+        _tell(result, "stored.entries", file.key, index=file.first, start=0, end=0, proof=proof)
     return True
 
 
@@ -608,11 +701,11 @@ def _compare_with_replicas(
             _tell(
                 result,
                 "stored.replica",
-                file.object,
-                file.first,
-                0,
-                file.size,
-                proof + (f" and {own.sha256[:16]}…" if own.sha256 else ""),
+                key=file.object,
+                index=file.first,
+                start=0,
+                end=file.size,
+                proof=proof + (f" and {own.sha256[:16]}…" if own.sha256 else ""),
             )
     return compared
 

@@ -144,7 +144,12 @@ def _check_each_other(result: GroupResult, witnesses: Sequence[Witnessed]) -> No
 def _tell(result: GroupResult, rule: str, one: Replica, proof: str) -> None:
     file = f"{os.path.basename(one.root)}/{one.log_folder}"
     result.findings.append(
-        Finding(RULES[rule].klass, one.name, result.group, Flaw(rule, file, None, 0, 0, proof))
+        Finding(
+            RULES[rule].klass,
+            one.name,
+            result.group,
+            Flaw(rule, file, index=None, byte_from=0, byte_to=0, proof=proof),
+        )
     )
 
 

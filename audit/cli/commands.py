@@ -298,9 +298,26 @@ def audit(
     ):
         clients = None if kept is None else client_check(runner, kept)
         if cluster is None:
-            result = audit_with(chosen, runner, progress, deep, clients, agreement, seen, there)
+            result = audit_with(
+                directories=chosen,
+                engine=runner,
+                progress=progress,
+                deep=deep,
+                clients=clients,
+                agreement=agreement,
+                witnesses=seen,
+                store=there,
+            )
         else:
-            result = audit_running(cluster, runner, progress, deep, clients, seen, there)
+            result = audit_running(
+                cluster,
+                engine=runner,
+                progress=progress,
+                deep=deep,
+                clients=clients,
+                witnesses=seen,
+                store=there,
+            )
     progress.close()
     # Print first, because the files written next may find the disk full.
     print(
@@ -392,7 +409,16 @@ def audit_with(
     """Run the audit. An unreadable directory, or an invalid clients' file, is a usage error, not a
     verdict."""
     try:
-        return run_audit(directories, engine, progress, deep, clients, agreement, witnesses, store)
+        return run_audit(
+            directories,
+            engine,
+            progress,
+            deep,
+            clients,
+            agreement=agreement,
+            witnesses=witnesses,
+            store=store,
+        )
     except PermissionError as error:
         raise click.UsageError(
             f"{error.filename} cannot be read; run the audit as a user who may read it"

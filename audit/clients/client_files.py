@@ -120,7 +120,16 @@ def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[Clien
     for at, count in enumerate(counts):
         held += count
         if held >= rows_at_once or at + 1 == len(counts):
-            parts.append(ClientFile(kind, path, number, held, tuple(range(begin, at + 1)), row + 1))
+            parts.append(
+                ClientFile(
+                    kind=kind,
+                    path=path,
+                    number=number,
+                    rows=held,
+                    row_groups=tuple(range(begin, at + 1)),
+                    first_row=row + 1,
+                )
+            )
             begin, row, held = at + 1, row + held, 0
     return parts
 

@@ -66,8 +66,8 @@ def judge_deliveries(
                 f"delivered from queue {queue[row]}, offset {offset[row]}; the message with this id"
                 f" is stored in {stored}"
             )
-        _tell_delivery(results, "client.phantom", rows, row, None, proof)
-    _judge_again(bucket, rows, at, delivered, acknowledged, scopes, results)
+        _tell_delivery(results, "client.phantom", rows, row, index=None, proof=proof)
+    _judge_again(bucket, rows, at, delivered, acknowledged, scopes=scopes, results=results)
 
 
 def _owners(bucket: Bucket, at: I64) -> pa.Array:
@@ -164,7 +164,9 @@ def _judge_again(
     results.count("redelivered", _owners(bucket, at), topics, bucket.store_ms[place], again)
     for row in np.flatnonzero(again).tolist():
         proof = f"delivered to consumer group {names[group[row]]}, which had acknowledged it before"
-        _tell_delivery(results, "client.redelivered", rows, row, int(bucket.index[at[row]]), proof)
+        _tell_delivery(
+            results, "client.redelivered", rows, row, index=int(bucket.index[at[row]]), proof=proof
+        )
 
 
 def judge_order(rows: pa.Table, scopes: Mapping[str, Scope]) -> pa.Table:
@@ -190,7 +192,7 @@ def judge_order(rows: pa.Table, scopes: Mapping[str, Scope]) -> pa.Table:
                 f"offset {int(offset[row])} of message group {key[2]} was delivered to consumer"
                 f" group {key[0]} before an earlier one"
             )
-            _tell_delivery(results, "client.order", part, row, None, proof)
+            _tell_delivery(results, "client.order", rows=part, row=row, index=None, proof=proof)
     return results.table()
 
 
@@ -221,5 +223,12 @@ def _tell_delivery(
         name: rows.column(name)[row].as_py() for name in ("broker_group", "topic", "file", "row")
     }
     results.finding(
-        rule, told["broker_group"], told["topic"], told["file"], told["row"], index, 1, proof
+        rule,
+        group=told["broker_group"],
+        topic=told["topic"],
+        file=told["file"],
+        row=told["row"],
+        index=index,
+        n=1,
+        proof=proof,
     )

@@ -29,7 +29,14 @@ def judge(
     for row in claims.filter(wrong).to_pylist():
         rule = "client.receipt" if row["kind"] == RECEIPT else "client.delivery"
         results.finding(
-            rule, row["broker_group"], row["topic"], row["file"], row["row"], None, 1, row["wrong"]
+            rule,
+            group=row["broker_group"],
+            topic=row["topic"],
+            file=row["file"],
+            row=row["row"],
+            index=None,
+            n=1,
+            proof=row["wrong"],
         )
     claims = claims.filter(pc.invert(wrong))
     receipts = Receipts(claims.filter(pc.equal(claims.column("kind"), RECEIPT)))

@@ -271,7 +271,14 @@ class _Gathered:
     def _finding(self, row: dict[str, object], only: str) -> Finding:
         path = self._result.files[int(str(row["file"]))]
         index = None if row["index"] is None else int(str(row["index"]))
-        flaw = Flaw(str(row["what"]), path, index, 0, 0, f"row {row['row']}: {row['proof']}")
+        flaw = Flaw(
+            str(row["what"]),
+            path,
+            index=index,
+            byte_from=0,
+            byte_to=0,
+            proof=f"row {row['row']}: {row['proof']}",
+        )
         return Finding(RULES[flaw.rule].klass, WHO, str(row["broker_group"] or only), flaw)
 
 

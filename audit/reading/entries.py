@@ -72,16 +72,16 @@ def read_entries(
             parts = take_apart(piece.window, at, sizes, fields)
             sound = parts.fits if intact is None else parts.fits & intact
             yield Entries(
-                task,
-                piece.window,
-                piece.start,
-                at,
-                sizes,
-                fields,
-                _indexes(fields, intact),
-                intact,
-                sound,
-                parts,
+                task=task,
+                window=piece.window,
+                start=piece.start,
+                at=at,
+                sizes=sizes,
+                fields=fields,
+                index=_indexes(fields, intact),
+                intact=intact,
+                sound=sound,
+                parts=parts,
             )
 
 

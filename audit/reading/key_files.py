@@ -110,7 +110,12 @@ def _position(value: dict[str, Any]) -> KeyPosition:
     if any(note.slots < 1 or note.units < 2 or not 1 <= note.count <= note.units for note in notes):
         raise ValueError("a row of its files has impossible numbers")
     return KeyPosition(
-        value["log_id"], value["next"], value["rows"], chain, value["store_ms"], notes
+        log_id=value["log_id"],
+        next_index=value["next"],
+        rows=value["rows"],
+        chain=chain,
+        store_ms=value["store_ms"],
+        notes=notes,
     )
 
 

@@ -39,12 +39,12 @@ class Properties:
     def take(self, numbers: I64) -> Properties:
         """Only these properties."""
         return Properties(
-            self.data,
-            self.owner[numbers],
-            self.name_at[numbers],
-            self.name_bytes[numbers],
-            self.value_at[numbers],
-            self.value_bytes[numbers],
+            data=self.data,
+            owner=self.owner[numbers],
+            name_at=self.name_at[numbers],
+            name_bytes=self.name_bytes[numbers],
+            value_at=self.value_at[numbers],
+            value_bytes=self.value_bytes[numbers],
         )
 
 
@@ -63,7 +63,14 @@ def find_properties(window: bytes, starts: I64, ends: I64) -> Properties:
     separator = separators[np.searchsorted(separators, begin)] if len(begin) else begin
     good: Flags = separator < mark
     begin, mark, separator, owner = begin[good], mark[good], separator[good], owner[good]
-    return Properties(data, owner, begin, separator - begin, separator + 1, mark - separator - 1)
+    return Properties(
+        data=data,
+        owner=owner,
+        name_at=begin,
+        name_bytes=separator - begin,
+        value_at=separator + 1,
+        value_bytes=mark - separator - 1,
+    )
 
 
 def _inside(data: U8, letter: int, starts: I64, ends: I64) -> tuple[I64, I64]:

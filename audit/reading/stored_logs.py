@@ -158,7 +158,15 @@ class StoredLog:
         )
         root, name = f"{STORE}{self.group}", f"{file.base:020d}"
         own = LogFile(
-            root, self.group, NAME, self.log_id, self.log_id, name, file.size, index, queue
+            root=root,
+            group=self.group,
+            replica=NAME,
+            log_id=self.log_id,
+            log_folder=self.log_id,
+            name=name,
+            data_file_bytes=file.size,
+            index_file_bytes=index,
+            queue_file_bytes=queue,
         )
         return replace(own, seed=file.chain, begin_pos=file.base, key=file.object)
 

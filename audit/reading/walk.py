@@ -192,7 +192,15 @@ class Walk:
     def _piece(self, window: bytes, start: int, found: Found, count: int, joined: bool) -> Piece:
         rows = gather(window, found.offsets)
         self.next_index = int(rows["index"][count - 1]) + 1
-        return Piece(window, start, found.offsets, found.sizes, rows, count, joined)
+        return Piece(
+            window=window,
+            start=start,
+            offsets=found.offsets,
+            sizes=found.sizes,
+            rows=rows,
+            count=count,
+            joined=joined,
+        )
 
     def _units(self, window: bytes) -> NDArray[np.void]:
         """The index units that should describe the window, read from the unit of the first header's
@@ -244,10 +252,10 @@ class Walk:
                 Flaw(
                     "entry.unreadable",
                     self.task.shown,
-                    self.next_index,
-                    offset,
-                    after,
-                    proof,
+                    index=self.next_index,
+                    byte_from=offset,
+                    byte_to=after,
+                    proof=proof,
                     torn=True,
                 )
             )
@@ -261,10 +269,10 @@ class Walk:
             Flaw(
                 "tail.zero",
                 self.task.shown,
-                self.next_index,
-                stain.first,
-                stain.last + 1,
-                proof,
+                index=self.next_index,
+                byte_from=stain.first,
+                byte_to=stain.last + 1,
+                proof=proof,
                 torn=not stain.stray and self._whole(),
             )
         )
@@ -281,10 +289,10 @@ class Walk:
                 Flaw(
                     "blank.magic",
                     shown,
-                    self.next_index,
-                    offset,
-                    offset + 4,
-                    f"magic {magic} instead of -1",
+                    index=self.next_index,
+                    byte_from=offset,
+                    byte_to=offset + 4,
+                    proof=f"magic {magic} instead of -1",
                 )
             )
         if size != rest:
@@ -292,17 +300,24 @@ class Walk:
                 Flaw(
                     "blank.size",
                     shown,
-                    self.next_index,
-                    offset + 4,
-                    offset + 8,
-                    f"length {size} instead of {rest}",
+                    index=self.next_index,
+                    byte_from=offset + 4,
+                    byte_to=offset + 8,
+                    proof=f"length {size} instead of {rest}",
                 )
             )
         stain = find_stain(self.file, min(offset + 8, self.length), self.length)
         if stain is not None:
             proof = "the blank is not zero behind its first 8 bytes"
             self.flaws.append(
-                Flaw("blank.fill", shown, self.next_index, stain.first, stain.last + 1, proof)
+                Flaw(
+                    "blank.fill",
+                    shown,
+                    index=self.next_index,
+                    byte_from=stain.first,
+                    byte_to=stain.last + 1,
+                    proof=proof,
+                )
             )
 
 

@@ -136,7 +136,19 @@ def read_entries(replicas: Sequence[Replica], voters: Sequence[str], base: int) 
         agreed, chain, before, None if word is None or last is None else (last - low, word)
     )
     agreed = np.where(agreed == proven, agreed, NONE)
-    return Entries(base, sides, low, chain, before, offset, size, term, agreed, proven, last)
+    return Entries(
+        base=base,
+        sides=sides,
+        low=low,
+        chain=chain,
+        before=before,
+        offset=offset,
+        size=size,
+        term=term,
+        agreed=agreed,
+        proven=proven,
+        last=last,
+    )
 
 
 def _agreed(sides: Sequence[Side], voters: Sequence[str], vote: Matrix) -> I64:

@@ -291,19 +291,19 @@ class _Group:
         if files or case.derived or small or drops or exists(f"{one.log}/{FENCE_FILE}"):
             self.directories.append(
                 DirectoryRepair(
-                    one.directory,
-                    self._name,
-                    one.name,
-                    log_id,
-                    incarnation,
-                    tuple(files),
-                    mark,
-                    tuple(case.derived),
-                    case.slots,
-                    case.hard_state_fill,
-                    case.begin,
-                    snapshot,
-                    not case.stuck,
+                    directory=one.directory,
+                    group=self._name,
+                    replica=one.name,
+                    log_id=log_id,
+                    incarnation=incarnation,
+                    files=tuple(files),
+                    end=mark,
+                    derived=tuple(case.derived),
+                    mark_slots=case.slots,
+                    hard_state_fill=case.hard_state_fill,
+                    begin=case.begin,
+                    snapshot=snapshot,
+                    opens=not case.stuck,
                 )
             )
 
@@ -398,14 +398,14 @@ class _Group:
             followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
             last = max(marked, present, entries.low if followed else -1)
         return Wanted(
-            one,
-            last,
-            self._compared,
-            followed,
-            replaced,
-            self._seals.get(entries.base),
-            case.why(entries.base),
-            marked,
+            owner=one,
+            last_index=last,
+            compared=self._compared,
+            followed=followed,
+            replaced=replaced,
+            seal=self._seals.get(entries.base),
+            why=case.why(entries.base),
+            marked=marked,
         )
 
     def _members(self, owner: Replica) -> list[Replica]:
@@ -486,7 +486,14 @@ class _Group:
         for low, high, why in ranges:
             self.ranges.append(
                 RangeRepair(
-                    address, self._name, case.replica.name, log_id, incarnation, low, high, why
+                    address=address,
+                    group=self._name,
+                    replica=case.replica.name,
+                    log_id=log_id,
+                    incarnation=incarnation,
+                    first_index=low,
+                    last_index=high,
+                    why=why,
                 )
             )
         small = (

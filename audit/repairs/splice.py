@@ -75,7 +75,14 @@ def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair, End]:
     end = chosen.verified()
     digest = _digest(pieces)
     return (
-        FileRepair(entries.base, pieces, digest, wanted.why, chosen.proof(digest), wanted.replaced),
+        FileRepair(
+            base=entries.base,
+            pieces=pieces,
+            sha256=digest,
+            why=wanted.why,
+            proof=chosen.proof(digest),
+            keep=wanted.replaced,
+        ),
         end,
     )
 

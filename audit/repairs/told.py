@@ -105,14 +105,14 @@ def report_of(value: Mapping[str, Any]) -> Report:
     ]
     findings = [
         Told(
-            str(row["class"]),
-            str(row["replica"]),
-            str(row["group"]),
-            str(row["file"]),
-            None if row["index"] is None else int(row["index"]),
-            int(row["byte_from"]),
-            int(row["byte_to"]),
-            str(row["rule"]),
+            klass=str(row["class"]),
+            replica=str(row["replica"]),
+            group=str(row["group"]),
+            file=str(row["file"]),
+            index=None if row["index"] is None else int(row["index"]),
+            byte_from=int(row["byte_from"]),
+            byte_to=int(row["byte_to"]),
+            rule=str(row["rule"]),
         )
         for row in value["findings"]
         if row["class"] != TORN_TAIL

@@ -415,14 +415,28 @@ def compare_bytes(group: GroupResult) -> None:
                     f"{other.name} {theirs[:16]}…" for other, _, theirs in sound if other is not one
                 )
                 proof = f"SHA-256 {value[:16]}…, that of others is {others}: no majority says which"
-                flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
+                flaw = Flaw(
+                    "replica.bytes",
+                    report.file,
+                    index=report.first_index,
+                    byte_from=0,
+                    byte_to=min(limits),
+                    proof=proof,
+                )
                 group.findings.append(Finding(UNDECIDABLE, one.name, group.group, flaw))
             continue
         measure = next((one for one, _, value in sound if value == usual), None)
         for one, report, value in digests:
             if value != usual and measure is not None:
                 proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"
-                flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
+                flaw = Flaw(
+                    "replica.bytes",
+                    report.file,
+                    index=report.first_index,
+                    byte_from=0,
+                    byte_to=min(limits),
+                    proof=proof,
+                )
                 tell_difference(
                     group,
                     Finding(RULES[flaw.rule].klass, one.name, group.group, flaw),
@@ -521,7 +535,13 @@ def judge(
         reasons.append("no replica was found; nothing was compared")
     reasons += [] if clients is None else clients.reasons
     result = Audit(
-        INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients, stored
+        verdict=INCOMPLETE if reasons else PASS,
+        reasons=reasons,
+        notes=notes,
+        groups=groups,
+        bytes_read=bytes_read,
+        clients=clients,
+        store=stored,
     )
     failed = {(finding.group, finding.replica) for finding in result.findings if finding.fails}
     if failed:

@@ -93,7 +93,14 @@ class Outcome:
         if state is not None:
             state = StateReport(**{**state, "flaws": _flaws(state["flaws"])})
         outlined = tuple(_log_report(report) for report in value["outline"])
-        return cls(log, tuple(found), tuple(_flaws(value["flaws"])), state, outlined, value["lost"])
+        return cls(
+            log=log,
+            tails=tuple(found),
+            flaws=tuple(_flaws(value["flaws"])),
+            state=state,
+            outline=outlined,
+            lost=value["lost"],
+        )
 
 
 def _flaws(values: list[dict[str, Any]]) -> list[Flaw]:
@@ -142,7 +149,14 @@ def _look_at_stored(task: LogFile, progress: Progress | None) -> Outcome:
     flaw = (
         None
         if wrong is None
-        else Flaw("stored.index", wrong.key, None, wrong.start, wrong.end, wrong.proof)
+        else Flaw(
+            "stored.index",
+            wrong.key,
+            index=None,
+            byte_from=wrong.start,
+            byte_to=wrong.end,
+            proof=wrong.proof,
+        )
     )
     return Outcome(report, flaws=() if flaw is None else (flaw,))
 

@@ -272,10 +272,10 @@ def check_state(task: LogFile) -> StateReport:
             Flaw(
                 "record.control",
                 file,
-                bad.index,
-                bad.pos - base,
-                bad.pos - base + bad.size,
-                str(bad),
+                index=bad.index,
+                byte_from=bad.pos - base,
+                byte_to=bad.pos - base + bad.size,
+                proof=str(bad),
             )
         )
         report.reason = str(bad)

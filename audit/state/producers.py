@@ -140,7 +140,13 @@ class Producers(Part):
                 kept = [frames[at : at + 3] for at in range(0, len(frames), 3)]
                 owner = told[0] if told else ""
                 self._producers[number] = _Producer(
-                    epoch, sequence, last_ms, name, owner, kept, digest=digest
+                    epoch=epoch,
+                    sequence=sequence,
+                    last_ms=last_ms,
+                    name=name,
+                    owner=owner,
+                    frames=kept,
+                    digest=digest,
                 )
 
     def touched(self, path: Path) -> int | None:

@@ -129,12 +129,12 @@ class Timers(Part):
         }
         ahead = wheel.watermark if wheel.ahead is None else min(wheel.ahead, wheel.watermark)
         self._wheel = _Wheel(
-            (now_ms, -1),
-            {},
-            _Former(wheel.watermark, kept) if kept else None,
-            ahead,
-            {},
-            wheel.counts,
+            watermark=(now_ms, -1),
+            slots={},
+            former=_Former(wheel.watermark, kept) if kept else None,
+            ahead=ahead,
+            recalled={},
+            counts=wheel.counts,
         )
         self._put_recalled(wheel.recalled)
         self._touched |= dict.fromkeys(

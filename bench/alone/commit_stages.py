@@ -80,7 +80,16 @@ def drafts_of(first: int, count: int, body: bytes, queues: int) -> list[Draft]:
     for number in range(first, first + count):
         tag = f"tag-{number % 5}"
         properties = f"UNIQ_KEY\x0101{number:032X}\x02TAGS\x01{tag}\x02".encode()
-        made.append(Draft("flights", number % queues, body, properties, CREATED_MS, java_hash(tag)))
+        made.append(
+            Draft(
+                stored_topic="flights",
+                queue=number % queues,
+                body=body,
+                properties=properties,
+                born_ms=CREATED_MS,
+                tags_code=java_hash(tag),
+            )
+        )
     return made
 
 

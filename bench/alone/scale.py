@@ -117,7 +117,19 @@ def heartbeats_per_s(seconds: int = 10) -> float:
         effects = core.take(now_ns)
         sent += len(effects.messages)
         for message in effects.messages:
-            core.step(AppendReply(message.to, "a", 2, message.round, 7, False, 0, 0), now_ns)  # type: ignore[union-attr]
+            core.step(
+                AppendReply(
+                    sender=message.to,
+                    to="a",
+                    term=2,
+                    round=message.round,
+                    boot_id=7,
+                    rejected=False,
+                    received=0,
+                    durable=0,
+                ),
+                now_ns,
+            )  # type: ignore[union-attr]
     return sent / seconds
 
 

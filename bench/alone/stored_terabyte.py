@@ -48,7 +48,12 @@ def make(home: Path, place: Any, bucket: Path, total: int, file_bytes: int) -> d
         sys.exit(f"the store in {home} is not complete: remove {home}")
     groups = -(-total // (FILES * file_bytes))
     stored = fill(
-        S3ObjectStore(place), home / "n1", FILES, groups, file_bytes, linked(bucket / PREFIX)
+        store=S3ObjectStore(place),
+        directory=home / "n1",
+        files=FILES,
+        groups=groups,
+        file_bytes=file_bytes,
+        repeat=linked(bucket / PREFIX),
     )
     shutil.rmtree(home / "n1")
     [altered] = (bucket / PREFIX / f"g{groups // 2}").glob(f"*/{file_bytes:020d}-*.log")

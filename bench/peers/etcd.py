@@ -62,15 +62,15 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             batching = f"single puts, {CLIENTS:,} clients on {CONNECTIONS} connections"
             client = f"etcd's benchmark tool {VERSION}, connected to the leader"
             yield Row(
-                "etcd",
-                VERSION,
-                durability_class,
-                durability,
-                client,
-                batching,
-                result,
-                load.body_bytes,
-                cpu,
+                system="etcd",
+                version=VERSION,
+                durability_class=durability_class,
+                durability=durability,
+                client=client,
+                batching=batching,
+                result=result,
+                body_bytes=load.body_bytes,
+                server_cpu_us_a_message=cpu,
             )
 
 

@@ -65,15 +65,15 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             batching = f"single messages, {WINDOW:,} in flight"
             client = f"nats.go {LIBRARY}, PublishAsync, connected to the stream's leader"
             yield Row(
-                "NATS JetStream",
-                SERVER,
-                durability_class,
-                durability,
-                client,
-                batching,
-                result,
-                load.body_bytes,
-                cpu,
+                system="NATS JetStream",
+                version=SERVER,
+                durability_class=durability_class,
+                durability=durability,
+                client=client,
+                batching=batching,
+                result=result,
+                body_bytes=load.body_bytes,
+                server_cpu_us_a_message=cpu,
             )
 
 

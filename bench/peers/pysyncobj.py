@@ -36,15 +36,15 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             )
             notes = "processor time includes the client's"
             yield Row(
-                "PySyncObj",
-                VERSION,
-                durability_class,
-                durability,
-                client,
-                batching,
-                result,
-                load.body_bytes,
-                cpu,
+                system="PySyncObj",
+                version=VERSION,
+                durability_class=durability_class,
+                durability=durability,
+                client=client,
+                batching=batching,
+                result=result,
+                body_bytes=load.body_bytes,
+                server_cpu_us_a_message=cpu,
                 notes=notes,
             )
 

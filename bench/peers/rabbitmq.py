@@ -36,15 +36,15 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
         batching = f"single messages, {PRODUCERS} producers with {CONFIRM:,} in flight each"
         client = "perf-test " + PERF_TEST.rpartition(":")[2]
         yield Row(
-            "RabbitMQ quorum queue",
-            version,
-            common.DURABLE,
-            durability,
-            client,
-            batching,
-            result,
-            load.body_bytes,
-            cpu,
+            system="RabbitMQ quorum queue",
+            version=version,
+            durability_class=common.DURABLE,
+            durability=durability,
+            client=client,
+            batching=batching,
+            result=result,
+            body_bytes=load.body_bytes,
+            server_cpu_us_a_message=cpu,
         )
     with common.servers(directory) as processes:
         _, stream_ports = start(processes, root)

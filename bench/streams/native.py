@@ -58,18 +58,18 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    2.0,
-    0.5,
-    (0.25, 0.75),
-    (100,),
-    (100,),
-    (1, 100, 1000),
-    (1, 2),
-    (1, 1000),
-    64 << 20,
-    0.25,
-    (3, 1),
-    1,
+    seconds=2.0,
+    warm_up_s=0.5,
+    latency_parts=(0.25, 0.75),
+    latency_sizes=(100,),
+    sizes_elsewhere=(100,),
+    batches=(1, 100, 1000),
+    producers=(1, 2),
+    queues=(1, 1000),
+    backlog_bytes=64 << 20,
+    limits_scale=0.25,
+    replicas=(3, 1),
+    kills=1,
 )
 
 

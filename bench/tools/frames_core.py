@@ -69,7 +69,7 @@ class Alone:
         self.store.queues.start({}, 0)
         config = RaftConfig("n1", ("n1",), 1, incarnation=identity.incarnation)
         replica = RaftReplica(
-            "g", config, log, self.store.hard_state, Random(1), 0, store_host=bytes(8)
+            "g", config, log, self.store.hard_state, chance=Random(1), now_ns=0, store_host=bytes(8)
         )
         self.group = Group("g", "n1", replica, self.machine, LeaderSettings())
         self.now_ns = 0
@@ -102,7 +102,14 @@ def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list
         one = builder.encode(at * size, where, bodies, born_ms=CREATED_MS)
         sizes = np.frombuffer(one.sizes, "<u4").astype(np.int32)
         starts, none = np.cumsum(sizes, dtype=np.int64) - sizes, np.zeros(size, np.int32)
-        batch = UnsealedBatch(bytearray(one.entries), starts, sizes, (TOPIC,), none, where)
+        batch = UnsealedBatch(
+            data=bytearray(one.entries),
+            starts=starts,
+            sizes=sizes,
+            topics=(TOPIC,),
+            topic_of=none,
+            queues=where,
+        )
         made.append(Frame(1, 0, at * size, batch))
     return made
 
@@ -142,7 +149,16 @@ def main() -> None:
         alone.turn(
             Configure(
                 next(alone.tokens),
-                (TopicConfig("", TOPIC, TopicKind.NORMAL, given.queues, Permission.READ_WRITE, 1),),
+                (
+                    TopicConfig(
+                        namespace="",
+                        name=TOPIC,
+                        kind=TopicKind.NORMAL,
+                        queues=given.queues,
+                        permission=Permission.READ_WRITE,
+                        incarnation=1,
+                    ),
+                ),
             )
         )
         alone.turn(OpenProducer(next(alone.tokens)))

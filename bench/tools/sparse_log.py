@@ -52,7 +52,7 @@ def make_sparse_log(
         term = 1 + number // term_every
         last_pos = base + FILE_BYTES - 8 - _ENTRY_BYTES
         for index, pos in ((first, base), (first + ENTRIES_A_FILE - 1, last_pos)):
-            chain = _put(directory, path, index, term, pos, chain)
+            chain = _put(directory, path, index, term, pos, chain=chain)
         with path.open("r+b") as file:
             file.seek(FILE_BYTES - 8)
             file.write(make_blank(8))
@@ -61,7 +61,7 @@ def make_sparse_log(
     _make(path, FILE_BYTES)
     pos = base
     for index in range(first, first + 10 + unmarked):
-        chain = _put(directory, path, index, term, pos, chain)
+        chain = _put(directory, path, index, term, pos, chain=chain)
         pos += _ENTRY_BYTES
         if index == first + 9:
             mark = SyncedMark(term, index, pos, chain)

@@ -90,5 +90,10 @@ def ack_message(
     channel: grpc.Channel, request: pb.AckMessageRequest, metadata: Metadata, timeout: float
 ) -> pb.AckMessageResponse:
     return unary(
-        channel, MESSAGING + "AckMessage", request, pb.AckMessageResponse, timeout, metadata
+        channel,
+        path=MESSAGING + "AckMessage",
+        request=request,
+        response=pb.AckMessageResponse,
+        timeout=timeout,
+        metadata=metadata,
     )

@@ -229,7 +229,7 @@ def topic_create(
     """
     given = durability.removeprefix("group")
     answer = AdminCalls(connection).create_topic(
-        name, kind, queues, permission, namespace, given, round(dedup_s * 1000)
+        name, kind, queues, permission, namespace, durability=given, dedup_ms=round(dedup_s * 1000)
     )
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
@@ -296,7 +296,13 @@ def topic_update(
     given = None if durability is None else durability.removeprefix("group")
     dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
     answer = AdminCalls(connection).update_topic(
-        name, queues, permission, namespace, given, dedup_ms, add_group
+        name,
+        queues,
+        permission,
+        namespace,
+        durability=given,
+        dedup_ms=dedup_ms,
+        add_group=add_group,
     )
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))

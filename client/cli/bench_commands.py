@@ -126,7 +126,14 @@ def bench_send(
     Exit status: 0 all acknowledged; 1 some not, or not sent in time; 3 none; 4 the cluster refused
     all; 130 Ctrl-C, after the result.
     """
-    _measure("send", connection, run_send, _load(rate=rate, size=size, **options), exact, as_json)
+    _measure(
+        "send",
+        connection,
+        run=run_send,
+        load=_load(rate=rate, size=size, **options),
+        exact=exact,
+        as_json=as_json,
+    )
 
 
 @bench.command("receive")
@@ -150,10 +157,10 @@ def bench_receive(
     _measure(
         "receive",
         connection,
-        run_receive,
-        _load(rate=None, size=0, group_name=group_name, **options),
-        exact,
-        as_json,
+        run=run_receive,
+        load=_load(rate=None, size=0, group_name=group_name, **options),
+        exact=exact,
+        as_json=as_json,
     )
 
 
@@ -188,10 +195,10 @@ def bench_request(
     _measure(
         "request",
         connection,
-        run_request,
-        _load(rate=rate, size=size, group_name=group_name, **options),
-        exact,
-        as_json,
+        run=run_request,
+        load=_load(rate=rate, size=size, group_name=group_name, **options),
+        exact=exact,
+        as_json=as_json,
     )
 
 
@@ -208,7 +215,14 @@ def _load(
     if duration_s < LEAST_DURATION_S:
         raise BadArgument("--duration is too short", "give at least 100ms")
     return Load(
-        topic_name, namespace, duration_s, rate, window, size, group_name, secrets.token_hex(8)
+        topic=topic_name,
+        namespace=namespace,
+        duration_s=duration_s,
+        rate=rate,
+        window=window,
+        size=size,
+        group=group_name,
+        run=secrets.token_hex(8),
     )
 
 

@@ -106,13 +106,13 @@ def consume(
         with suppress(KeyboardInterrupt), Meter("consumed", limit) as meter:
             asyncio.run(
                 _stream(
-                    topic_name,
-                    {**options, **connection.options},
-                    file,
-                    limit,
-                    until_empty_s,
-                    no_ack,
-                    meter,
+                    topic=topic_name,
+                    options={**options, **connection.options},
+                    file=file,
+                    limit=limit,
+                    until_empty_s=until_empty_s,
+                    no_ack=no_ack,
+                    meter=meter,
                 )
             )
         return
@@ -142,7 +142,7 @@ def consume(
         )
         try:
             with Meter("consumed", limit, shown=not (to_stdout and sys.stdout.isatty())) as meter:
-                consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
+                consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter=meter)
         except ClusterError:
             if not to_stdout:
                 lines.abandon()

@@ -98,7 +98,15 @@ def add(
     parse_endpoints(endpoints)
     wire_of(tls, ca, certificate, certificate_key)
     own, key = _absolute(certificate), _absolute(certificate_key)
-    made = Context(endpoints, tls, _absolute(ca), own, key, user, _secret(user, secret_file))
+    made = Context(
+        endpoints=endpoints,
+        tls=tls,
+        ca=_absolute(ca),
+        certificate=own,
+        certificate_key=key,
+        access_key=user,
+        secret_key=_secret(user, secret_file),
+    )
     with contexts.changing() as held:
         if name in held[0].known and not replace:
             raise Refused(

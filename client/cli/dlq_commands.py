@@ -296,7 +296,7 @@ def dlq_resend(chosen: Chosen, rate: float | None, dry_run: bool, yes: bool, as_
     Exit status: 0 all selected letters are resent; 1 some are not (orphaned, or purged meanwhile);
     3 no answer: run it again; 4 no letter has the id.
     """
-    _settle(chosen, "resent", rate, dry_run, yes, as_json)
+    _settle(chosen, "resent", rate, dry_run, yes, as_json=as_json)
 
 
 @dlq.command("purge")
@@ -316,7 +316,7 @@ def dlq_purge(chosen: Chosen, dry_run: bool, yes: bool, as_json: bool) -> None:
     Exit status: 0 all selected letters are purged; 1 some are not, because they were resent
     meanwhile; 3 no answer: run it again; 4 no letter has the id.
     """
-    _settle(chosen, "purged", None, dry_run, yes, as_json)
+    _settle(chosen, "purged", rate=None, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @dlq.command("export")

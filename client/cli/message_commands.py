@@ -242,7 +242,14 @@ def send(
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
     kind = None if path is None else kind_of(path)
-    default = Row(0, b"", tag, keys, parse_properties(properties), message_group)
+    default = Row(
+        line=0,
+        body=b"",
+        tag=tag,
+        keys=keys,
+        properties=parse_properties(properties),
+        message_group=message_group,
+    )
     deliver_ms = delivery_times(delay_s, delay_level, deliver_at)
     special = (
         message_group is not None or priority is not None or one_way or deliver_ms() is not None
@@ -265,7 +272,14 @@ def send(
         window = 1 if message_group else WINDOW
         if (kind is not None or receipts is not None) and not special:
             try:
-                summary = send_natively(connection, topic_name, namespace, receipts, rows, meter)
+                summary = send_natively(
+                    connection,
+                    topic=topic_name,
+                    namespace=namespace,
+                    receipts=receipts,
+                    rows=rows,
+                    meter=meter,
+                )
                 bad_rows = summary.bad_rows
             except WrongKind as wrong:
                 if receipts is not None:

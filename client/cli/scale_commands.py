@@ -99,7 +99,9 @@ def scale(
             f"--advertised is given {len(advertised)} times",
             f"give --address, and --advertised for each of the {count} nodes",
         )
-    scaling_run = _Scaling(connection, name, count, template, advertised, workers, quiet=as_json)
+    scaling_run = _Scaling(
+        connection, name, count, template, advertised, workers=workers, quiet=as_json
+    )
     plan = scaling_run.planned()
     if plan.refused:
         raise Refused(

@@ -141,9 +141,20 @@ def parquet(
     from ledgermq.client.native.sinks.parquet_sink import ParquetSink
 
     def opened(cluster: str, topic: str) -> Sink:
-        return ParquetSink(directory, cluster, topic, partition, roll_size, roll_s)
+        return ParquetSink(
+            directory, cluster, topic, partition, roll_bytes=roll_size, roll_s=roll_s
+        )
 
-    _run(connection, topic_name, namespace, opened, until_empty_s, expansion_max, "files", as_json)
+    _run(
+        connection,
+        topic=topic_name,
+        namespace=namespace,
+        opened=opened,
+        until_empty_s=until_empty_s,
+        expansion_max=expansion_max,
+        parts="files",
+        as_json=as_json,
+    )
 
 
 @sink.command("iceberg")
@@ -216,7 +227,14 @@ def iceberg(
         return IcebergSink(IcebergTable(table_name, partition), cluster, topic, roll_size, roll_s)
 
     _run(
-        connection, topic_name, namespace, opened, until_empty_s, expansion_max, "commits", as_json
+        connection,
+        topic=topic_name,
+        namespace=namespace,
+        opened=opened,
+        until_empty_s=until_empty_s,
+        expansion_max=expansion_max,
+        parts="commits",
+        as_json=as_json,
     )
 
 

@@ -290,7 +290,13 @@ async def _send(watch: Watch, values: Values) -> str:
     keys = values["keys"].split()
     group = values["message_group"] or None
     message = Outgoing(
-        topic, values["body"].encode(), values["tag"] or None, keys, {}, group, namespace
+        topic=topic,
+        body=values["body"].encode(),
+        tag=values["tag"] or None,
+        keys=keys,
+        properties={},
+        message_group=group,
+        namespace=namespace,
     ).to_proto(new_message_id())
     connection: AsyncConnection = watch.connection
     request = messaging_pb2.SendMessageRequest(messages=[message])

@@ -105,12 +105,12 @@ class Receiver:
             )
             try:
                 service.unary(
-                    self._connection.channel(),
-                    path,
-                    request,
-                    answer,
-                    ACK_TIMEOUT_S,
-                    self._connection.metadata,
+                    channel=self._connection.channel(),
+                    path=path,
+                    request=request,
+                    response=answer,
+                    timeout=ACK_TIMEOUT_S,
+                    metadata=self._connection.metadata,
                 )
             except grpc.RpcError:
                 return

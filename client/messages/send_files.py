@@ -233,7 +233,14 @@ def _row(line: int, fields: Mapping[str, Any]) -> Row | BadRow:
         "".join((tag or "", group or "", *names, *user, *user.values())).encode()
     except UnicodeEncodeError as error:
         return BadRow(line, f"tag, keys, message_group and properties are texts ({error.reason})")
-    return Row(line, data, tag or None, names, user, group or None)
+    return Row(
+        line=line,
+        body=data,
+        tag=tag or None,
+        keys=names,
+        properties=user,
+        message_group=group or None,
+    )
 
 
 @dataclass
@@ -249,12 +256,12 @@ def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
         return row
     group = row.message_group or default.message_group
     return Row(
-        row.line,
-        row.body,
-        row.tag or default.tag,
-        row.keys or default.keys,
-        {**default.properties, **row.properties},
-        group,
+        line=row.line,
+        body=row.body,
+        tag=row.tag or default.tag,
+        keys=row.keys or default.keys,
+        properties={**default.properties, **row.properties},
+        message_group=group,
     )
 
 

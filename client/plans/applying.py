@@ -47,16 +47,22 @@ def _topic(admin: AdminCalls, step: Step, wanted: TopicDefinition) -> None:
     assert dedup_ms is not None
     if step.former is None:
         admin.create_topic(
-            name, wanted.kind, wanted.queues, wanted.permission, namespace, durability, dedup_ms
+            name,
+            wanted.kind,
+            wanted.queues,
+            wanted.permission,
+            namespace,
+            durability=durability,
+            dedup_ms=dedup_ms,
         )
         return
     admin.update_topic(
         name,
-        wanted.queues if "queues" in step.changed else None,
-        wanted.permission if "permission" in step.changed else None,
-        namespace,
-        durability if "durability" in step.changed else None,
-        dedup_ms if "dedup" in step.changed else None,
+        queues=wanted.queues if "queues" in step.changed else None,
+        permission=wanted.permission if "permission" in step.changed else None,
+        namespace=namespace,
+        durability=durability if "durability" in step.changed else None,
+        dedup_ms=dedup_ms if "dedup" in step.changed else None,
     )
 
 

@@ -138,12 +138,12 @@ def read(admin: AdminCalls, sections: Iterable[str]) -> Definitions:
         "topics": lambda: _topics(admin),
         "consumer_groups": lambda: (
             ConsumerGroupDefinition(
-                text_of(g.group),
-                g.max_attempts,
-                g.fifo,
-                g.broadcast,
-                render.backoff_text(g) or "default",
-                g.lite_topic,
+                name=text_of(g.group),
+                max_attempts=g.max_attempts,
+                fifo=g.fifo,
+                broadcast=g.broadcast,
+                backoff=render.backoff_text(g) or "default",
+                lite_topic=g.lite_topic,
             )
             for g in admin.list_groups().groups
             if g.configured
@@ -320,16 +320,21 @@ def _steps(section: str, wanted: Definition, former: Definition | None) -> Itera
         )
     for key, how in left.items():
         yield Step(
-            "!", section, wanted, f"{texts[key]} is not changed ({how})", frozenset({key}), former
+            sign="!",
+            section=section,
+            wanted=wanted,
+            text=f"{texts[key]} is not changed ({how})",
+            changed=frozenset({key}),
+            former=former,
         )
     if changed := differing - set(left):
         yield Step(
-            "~",
-            section,
-            wanted,
-            ", ".join(texts[key] for key in asdict(wanted) if key in changed),
-            frozenset(changed),
-            former,
+            sign="~",
+            section=section,
+            wanted=wanted,
+            text=", ".join(texts[key] for key in asdict(wanted) if key in changed),
+            changed=frozenset(changed),
+            former=former,
         )
 
 

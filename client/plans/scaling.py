@@ -339,10 +339,10 @@ def _group(info: pb.BrokerGroupInfo | None, entry: pb.BrokerGroupEntry, up: set[
     )
     least = max(1, info.ha.min_in_sync) if info.HasField("ha") else None
     return Group(
-        frozenset(info.voters),
-        sound,
-        True,
-        least,
-        frozenset(info.learners) | frozenset(info.observers),
-        move,
+        voters=frozenset(info.voters),
+        sound=sound,
+        led=True,
+        least=least,
+        others=frozenset(info.learners) | frozenset(info.observers),
+        move=move,
     )

@@ -41,7 +41,14 @@ def verify(proof: Proof, keys: TrustedKeys, since: Note | None = None) -> Proven
     except ValueError as error:
         raise Refuted(f"REFUTED: {error}", NOT_TRUE) from None
     enough_signed(signers, checkpoint, keys)
-    return Proven(message, index, term, checkpoint, tuple(signers), old)
+    return Proven(
+        message=message,
+        index=index,
+        term=term,
+        checkpoint=checkpoint,
+        signers=tuple(signers),
+        since=old,
+    )
 
 
 def check_paths(proof: Proof, checkpoint: Checkpoint) -> tuple[int, int, Message]:
@@ -148,12 +155,12 @@ def message_of(entry: bytes) -> Message:
     except BadBody as error:
         raise ValueError(str(error)) from None
     return Message(
-        message_id_of(record.properties),
-        record.topic,
-        record.queue,
-        record.queue_offset,
-        record.store_ms,
-        body,
+        message_id=message_id_of(record.properties),
+        topic=record.topic,
+        queue=record.queue,
+        offset=record.queue_offset,
+        store_ms=record.store_ms,
+        body=body,
     )
 
 

@@ -181,7 +181,15 @@ class Group:
         # Without any input, the turn is for the time alone.
         decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
         if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
-            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self.log.batches))
+            return TurnOutput(
+                done=[],
+                packets=[],
+                sync=None,
+                wake_at_ns=wake_ns,
+                view=None,
+                hold_calls=self._holds_calls,
+                open_batches=len(self.log.batches),
+            )
         turn = Turn(now_ns, now_ms, decides=decides)
         if self._standing != replicator.standing or (
             leader.term is not None and self._term_start is None
@@ -415,7 +423,9 @@ class Group:
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: refuse clients' messages; everything else may use the reserve.
             self.leader.withdraw()
-            plan = self.leader.plan(*at, full=True, alone=alone)
+            plan = self.leader.plan(
+                turn.now_ns, turn.now_ms, first_index, next_offset, full=True, alone=alone
+            )
             self.log.reserve_left -= sum(
                 _entry_bytes(draft) for draft in plan.drafts if draft is not None
             )
@@ -427,7 +437,8 @@ class Group:
         if columns is None:
             self.leader.withdraw()
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
-        turn.done += self.leader.appended(plan, *columns)
+        queue_offsets, store_ms = columns
+        turn.done += self.leader.appended(plan, queue_offsets, store_ms)
         for told in plan.assured:
             self._assure(turn, told)
         return (bool(plan.frames) and self._frames.append(turn, plan.frames)) or bool(plan.drafts)
@@ -448,7 +459,8 @@ class Group:
             self.leader.withdraw()
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        turn.done += self.leader.appended(plan, *columns)
+        queue_offsets, store_ms = columns
+        turn.done += self.leader.appended(plan, queue_offsets, store_ms)
         return bool(plan.drafts)
 
     def _append_plan(
@@ -543,19 +555,16 @@ class Group:
         )
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
-        own = (
-            turn.done,
-            turn.packets,
-            turn.sync,
-            min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns),
-            view,
-        )
         fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
         return TurnOutput(
-            *own,
-            self._holds_calls,
-            len(self.log.batches),
-            tuple(turn.ha_requests),
+            done=turn.done,
+            packets=turn.packets,
+            sync=turn.sync,
+            wake_at_ns=min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns),
+            view=view,
+            hold_calls=self._holds_calls,
+            open_batches=len(self.log.batches),
+            ha_requests=tuple(turn.ha_requests),
             tier_fetches=fetches,
         )
 

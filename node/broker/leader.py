@@ -127,12 +127,12 @@ class Leader:
         self.tier = self.tier_type(machine)
         self._groups = MessageGroups(machine.delivery, uncommitted, self.tier.message_group_of)
         self._picker = Picker(
-            self.tier,
-            machine.delivery,
-            self.clock,
-            uncommitted,
-            self._groups,
-            settings.receive_bytes_max,
+            messages=self.tier,
+            delivery=machine.delivery,
+            clock=self.clock,
+            uncommitted=uncommitted,
+            groups=self._groups,
+            max_bytes=settings.receive_bytes_max,
         )
         self.looks = self._picker.looks
         self.checks = CheckClock(machine.transactions, settings.transactions)
@@ -148,30 +148,43 @@ class Leader:
         self.dead_lettering = DeadLettering(
             machine, self.tier, uncommitted, room, settings.max_attempts
         )
-        lite_limits = liveness_ns, settings.receive_bytes_max, settings.lite_topics_max, budget
         self.lite = LiteServer(
-            machine, self.clock.ready, uncommitted, self.polls, self.dead_lettering, *lite_limits
+            machine,
+            self.clock.ready,
+            uncommitted,
+            self.polls,
+            self.dead_lettering,
+            liveness_ns=liveness_ns,
+            max_bytes=settings.receive_bytes_max,
+            topics_max=settings.lite_topics_max,
+            budget=budget,
         )
         self.members = Members(machine, uncommitted, liveness_ns)
         self.producer_sequencing = self.producer_sequencing_type(
             machine, machine.producers, uncommitted, room, settings.producers_max
         )
-        reading = (
-            machine,
-            self.clock,
-            uncommitted,
-            self.polls,
-            self.tier,
-            self._groups,
-            self._picker,
-        )
         self.lease_server = self.lease_server_type(
-            *reading, self.lite, self.members, self.dead_lettering, budget
+            machine=machine,
+            clock=self.clock,
+            uncommitted=uncommitted,
+            polls=self.polls,
+            tier=self.tier,
+            groups=self._groups,
+            picker=self._picker,
+            lite=self.lite,
+            members=self.members,
+            letters=self.dead_lettering,
+            budget=budget,
         )
         self._parts: tuple[LeaderPart, ...] = (
             self.timer_firing,
             SendAdmission(
-                machine, uncommitted, self.timer_firing, self.lite, room, settings.policy
+                machine,
+                uncommitted,
+                self.timer_firing,
+                self.lite,
+                entry_bytes_max=room,
+                policy=settings.policy,
             ),
             self.producer_sequencing,
             self.transaction_resolver_type(
@@ -420,7 +433,14 @@ class Leader:
         """Decide all waiting work. With `full`, client messages are refused; `next_offset`,
         `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
-        plan = Plan(first_index, now_ns, now_ms, full, alone, next_offset)
+        plan = Plan(
+            first_index=first_index,
+            now_ns=now_ns,
+            now_ms=now_ms,
+            full=full,
+            alone=alone,
+            next_offset=next_offset,
+        )
         for part in self._parts:
             if part.pending:
                 part.begin_plan(plan)
@@ -496,12 +516,12 @@ class Leader:
             if call.token in plan.known:
                 offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
             produced = Produced(
-                plan.first_index + place,
-                self.term,
-                offsets,
-                store_ms,
-                _CLASS_NAMES[durability],
-                fire_ms,
+                first_index=plan.first_index + place,
+                term=self.term,
+                queue_offsets=offsets,
+                store_ms=store_ms,
+                durability=_CLASS_NAMES[durability],
+                fire_ms=fire_ms,
             )
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
             if durability is Durability.DURABLE:
@@ -520,7 +540,15 @@ class Leader:
         for index, poll, leases in plan.leased:
             self.polls.leasing(poll)
             self._await(
-                Awaited(index, self.term, poll.call.token, None, poll, leases, poll.call.topic)
+                Awaited(
+                    index=index,
+                    term=self.term,
+                    token=poll.call.token,
+                    result=None,
+                    poll=poll,
+                    leases=leases,
+                    topic=poll.call.topic,
+                )
             )
         return plan.done
 

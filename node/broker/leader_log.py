@@ -70,9 +70,15 @@ class LeaderLog:
             batch, turn.now_ms
         )
         try:
-            what = (turn.now_ns, batch, place.queue_offsets, place.store_ms)
             ranges = self._replicator.propose(
-                *what, control=control_only, urgent=urgent, early=early, new_file=new_file
+                turn.now_ns,
+                batch,
+                place.queue_offsets,
+                place.store_ms,
+                control=control_only,
+                urgent=urgent,
+                early=early,
+                new_file=new_file,
             )
         except LogFull:
             self.full += 1

@@ -208,13 +208,13 @@ class Machine(Places):
         self.settled = False
         topics = dict.fromkeys([topic for topic in columns.topics if topic not in CONTROL_TOPICS])
         effects = Effects(
-            entries,
-            columns,
-            topics,
-            self._touched,
-            self._halves,
-            self._lite_changed,
-            self._vanished,
+            entries=entries,
+            columns=columns,
+            topics=topics,
+            touched=self._touched,
+            halves=self._halves,
+            lite=self._lite_changed,
+            vanished=self._vanished,
         )
         if records and records[0][0] == 0 and type(records[0][1]) in _BETWEEN:
             _, first = records.pop(0)
@@ -479,8 +479,14 @@ def _export_topic(topic: Topic) -> dict[str, Any]:
 
 
 def _restore_topic(fields: dict[str, Any]) -> Topic:
-    kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
-    durability = TopicDurability(fields.get("durability", ""))
-    named = fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"]
-    config = TopicConfig(*named, durability=durability, dedup_ms=fields.get("dedup_ms", 0))
+    config = TopicConfig(
+        namespace=fields["ns"],
+        name=fields["name"],
+        kind=TopicKind(fields["kind"]),
+        queues=fields["queues"],
+        permission=Permission(fields["perm"]),
+        incarnation=fields["incarnation"],
+        durability=TopicDurability(fields.get("durability", "")),
+        dedup_ms=fields.get("dedup_ms", 0),
+    )
     return Topic(config, list(fields["begins"]), fields.get("begin_pos", 0))

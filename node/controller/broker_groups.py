@@ -311,15 +311,21 @@ def restore_spec(value: Mapping[str, Any]) -> GroupSpec:
     settings = dict(value["settings"])
     if "replicas" in settings:
         settings["replicas"] = tuple(settings["replicas"])
-    move, moved = (None if value[key] is None else Move(*value[key]) for key in ("move", "moved"))
     return GroupSpec(
-        MappingProxyType(settings),
-        value["preferred"],
-        tuple(value["joined"]),
-        tuple(value["left"]),
-        move,
-        moved,
+        settings=MappingProxyType(settings),
+        preferred=value["preferred"],
+        joined=tuple(value["joined"]),
+        left=tuple(value["left"]),
+        move=_restore_move(value["move"]),
+        moved=_restore_move(value["moved"]),
     )
+
+
+def _restore_move(pair: Sequence[str] | None) -> Move | None:
+    if pair is None:
+        return None
+    source, target = pair
+    return Move(source, target)
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -610,7 +610,9 @@ class Controller:
         followers = sum(not is_first(name) for name in config.addresses)
         timing = config.timing.for_nodes(len(seeds) + config.joining + followers)
         place = Place(config.node, seeds, config.listen, config.directory, config.joining)
-        return Quorum(place, self._addresses, secret, self._disk, timing, config.file_bytes)
+        return Quorum(
+            place, self._addresses, secret, self._disk, timing, file_bytes=config.file_bytes
+        )
 
     def _run(self, quorum: Quorum) -> None:
         try:

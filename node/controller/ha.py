@@ -76,10 +76,14 @@ def _force(present: Appointment | None, command: Json) -> Appointment | str:
 
 
 def _alter(present: Appointment | None, command: Json) -> Appointment | str:
-    numbers = _number(command, "generation"), _number(command, "epoch"), _number(command, "version")
-    return alter(
-        present, AlterIsr(_text(command, "node"), *numbers, _directories(command, "in_sync"))
+    wanted = AlterIsr(
+        node=_text(command, "node"),
+        generation=_number(command, "generation"),
+        epoch=_number(command, "epoch"),
+        version=_number(command, "version"),
+        in_sync=_directories(command, "in_sync"),
     )
+    return alter(present, wanted)
 
 
 def _asked(command: Json) -> ElectionRequest:

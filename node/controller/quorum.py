@@ -468,7 +468,12 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         last, previous, _ = covered
         try:
             snapshot.write(
-                self._disk, path, export(self.state), last, previous, self._applied_or_seeds()
+                self._disk,
+                path,
+                state=export(self.state),
+                last=last,
+                previous=previous,
+                voters=self._applied_or_seeds(),
             )
         except OSError as error:
             # The library hides this error. A full disk may have space again; any other failure is

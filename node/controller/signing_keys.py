@@ -100,7 +100,10 @@ def export_receipt_keys(keys: ReceiptKeys) -> list[list[Any]]:
 
 
 def restore_receipt_keys(tree: Iterable[list[Any]]) -> ReceiptKeys:
-    return tuple(ReceiptKey(*fields) for fields in tree)
+    return tuple(
+        ReceiptKey(key_id=key_id, sealed=sealed, created_ms=created_ms)
+        for key_id, sealed, created_ms in tree
+    )
 
 
 def export_checkpoint_keys(keys: CheckpointKeys) -> list[list[Any]]:
@@ -108,4 +111,7 @@ def export_checkpoint_keys(keys: CheckpointKeys) -> list[list[Any]]:
 
 
 def restore_checkpoint_keys(tree: Iterable[list[Any]]) -> CheckpointKeys:
-    return tuple(CheckpointKey(*fields) for fields in tree)
+    return tuple(
+        CheckpointKey(node=node, public=public, created_ms=created_ms)
+        for node, public, created_ms in tree
+    )

@@ -61,8 +61,16 @@ class Topic:
         queues = self.placement.get(broker_group, 0)
         if not queues:
             return None
-        named = self.namespace, self.name, self.kind, queues, self.permission, self.incarnation
-        return TopicConfig(*named, durability=self.durability, dedup_ms=self.dedup_ms)
+        return TopicConfig(
+            namespace=self.namespace,
+            name=self.name,
+            kind=self.kind,
+            queues=queues,
+            permission=self.permission,
+            incarnation=self.incarnation,
+            durability=self.durability,
+            dedup_ms=self.dedup_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,18 +255,17 @@ def export_topic(topic: Topic) -> Json:
 
 def restore_topic(tree: Json) -> Topic:
     placement = MappingProxyType(dict(sorted(tree["placement"].items())))
-    kind, permission = TopicKind(tree["kind"]), Permission(tree["permission"])
-    durability = TopicDurability(tree.get("durability", ""))
-    named = (
-        tree["ns"],
-        tree["name"],
-        kind,
-        permission,
-        tree["queues"],
-        placement,
-        tree["incarnation"],
+    return Topic(
+        namespace=tree["ns"],
+        name=tree["name"],
+        kind=TopicKind(tree["kind"]),
+        permission=Permission(tree["permission"]),
+        queues=tree["queues"],
+        placement=placement,
+        incarnation=tree["incarnation"],
+        durability=TopicDurability(tree.get("durability", "")),
+        dedup_ms=tree.get("dedup_ms", 0),
     )
-    return Topic(*named, durability=durability, dedup_ms=tree.get("dedup_ms", 0))
 
 
 def next_state(state: State, **fields: Any) -> State:

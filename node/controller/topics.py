@@ -52,7 +52,16 @@ def adopt_topic(state: State, command: Json) -> tuple[State, Outcome]:
     placement = {} if known is None else dict(known.placement)
     placement[broker_group] = 1
     placed = MappingProxyType(dict(sorted(placement.items())))
-    topic = Topic(*key, TopicKind.NORMAL, Permission.READ_WRITE, len(placed), placed, incarnation=0)
+    namespace, name = key
+    topic = Topic(
+        namespace=namespace,
+        name=name,
+        kind=TopicKind.NORMAL,
+        permission=Permission.READ_WRITE,
+        queues=len(placed),
+        placement=placed,
+        incarnation=0,
+    )
     return next_state(state, topics=with_entry(state.topics, key, topic)), Outcome(
         value=export_topic(topic)
     )
@@ -93,8 +102,17 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
             f"topic {name_of(key)} exists with other settings ({settings})",
         )
     placement = _placed(state, key, {}, queues)
+    namespace, name = key
     topic = Topic(
-        *key, kind, permission, queues, placement, state.revision + 1, durability, dedup_ms
+        namespace=namespace,
+        name=name,
+        kind=kind,
+        permission=permission,
+        queues=queues,
+        placement=placement,
+        incarnation=state.revision + 1,
+        durability=durability,
+        dedup_ms=dedup_ms,
     )
     deleted = without_entry(state.deleted_topics, key)
     return next_state(

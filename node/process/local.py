@@ -194,11 +194,11 @@ class LocalCluster:
                     )
                 _create(
                     directory,
-                    nodes or 3,
-                    workers or 1,
-                    log_file_bytes or DEFAULT_LOG_FILE_BYTES,
-                    groups,
-                    extra or {},
+                    nodes=nodes or 3,
+                    workers=workers or 1,
+                    log_file_bytes=log_file_bytes or DEFAULT_LOG_FILE_BYTES,
+                    groups=groups,
+                    extra=extra or {},
                 )
             tree = _load(path)
             names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]

@@ -220,7 +220,9 @@ class NativeServer:
         message: bytes | None,
     ) -> None:
         deadline = None if seconds_left is None else self._loop.time() + seconds_left
-        call = _NativeCall(self, number, metadata, deadline, peer, auth)
+        call = _NativeCall(
+            server=self, number=number, metadata=metadata, deadline=deadline, peer=peer, auth=auth
+        )
         self._calls[number] = call
         method = self._methods[path]
         diverted = None if self._divert is None else self._divert(path, metadata)

@@ -208,8 +208,15 @@ class Node:
             for name, item in hosted.items()
         }
         self._greeter = Greeter(
-            *(config.cluster_id, config.node, self._boot_id, __version__, self._secret),
-            *(self.roster, self._identities, known, self._boots),
+            cluster_id=config.cluster_id,
+            node=config.node,
+            boot_id=self._boot_id,
+            version=__version__,
+            secret=self._secret,
+            roll=self.roster,
+            identities=self._identities,
+            peer_identities=known,
+            boots=self._boots,
             wall_ns=self.clock.wall_ns,
         )
         self.clock.expect(self.roster.nodes)
@@ -260,13 +267,21 @@ class Node:
         )
         now_ms = self.clock.now_ms
         self.retainer = Retainer(
-            config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange, now_ms
+            config,
+            disk,
+            hosted=self._groups,
+            engine=self.engine,
+            forwarder=self.forwarder,
+            digest_exchange=self.digest_exchange,
+            now_ms=now_ms,
         )
         store = store_of(config)
         self._tiering = (
             None
             if store is None
-            else Tiering(config, disk, self._groups, self.engine, store, now_ms)
+            else Tiering(
+                config, disk, hosted=self._groups, engine=self.engine, store=store, now_ms=now_ms
+            )
         )
         self._tier = (
             None
@@ -277,12 +292,12 @@ class Node:
         self._assignment_watcher = AssignmentWatcher(
             config,
             self._greeter,
-            AssignmentFile(disk, controller_directory(config)),
-            self.forwarder,
-            self,
-            lambda changed, assignment: open_one(changed, assignment.group, disk, store),
-            assigned,
-            agreed,
+            file=AssignmentFile(disk, controller_directory(config)),
+            peer_caller=self.forwarder,
+            parts=self,
+            open_=lambda changed, assignment: open_one(changed, assignment.group, disk, store),
+            assigned=assigned,
+            agreed=agreed,
         )
         self._side.assignment_watcher = self._assignment_watcher
 
@@ -366,7 +381,13 @@ class Node:
             )
         )
         self.replicas = Replicas(
-            config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers
+            config,
+            self._boot_id,
+            hosted=self._groups,
+            engine=self.engine,
+            forwarder=self.forwarder,
+            storage=self.retainer,
+            callers=callers,
         )
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
@@ -437,46 +458,60 @@ class Node:
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.reconciler.raise_level = self.upgrades.raise_local
         self._members = Members(
-            config.node, engine, forwarder, controller, self.roster, links, self._peer_identities
+            config.node,
+            engine,
+            forwarder,
+            controller,
+            self.roster,
+            links=links,
+            peer_identities=self._peer_identities,
         )
         key = load_or_make(
             config.data.absolute(), config.node, config.cluster_id, time.time_ns() // 1_000_000
         )
         self._checkpoints = Checkpoints(
-            config.node, config.cluster_id, engine, forwarder, controller, links, key
+            config.node, config.cluster_id, engine, forwarder, controller, links=links, key=key
         )
         through = ReadThrough(engine, self._tier)
         self.admin = AdminService(
             engine,
             controller,
             self.overview,
-            Peeks(engine, forwarder, through),
-            Queries(
+            peeks=Peeks(engine, forwarder, through),
+            queries=Queries(
                 forwarder,
                 controller,
                 GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms),
             ),
-            self.retainer,
-            self.leadership,
-            self._members,
-            self._users,
-            ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
-            receipt_keys,
-            Replication(config.node, engine, forwarder, controller, self.overview),
-            BrokerGroups(
-                config, controller, self._members, self.leadership, forwarder, self.roster, links
+            storage=self.retainer,
+            leadership=self.leadership,
+            members=self._members,
+            users=self._users,
+            clients=ClientList(
+                config.node, self.service, self.log_service.streams, forwarder, links
             ),
-            NodeDetails(
+            receipt_keys=receipt_keys,
+            replication=Replication(config.node, engine, forwarder, controller, self.overview),
+            broker_groups=BrokerGroups(
+                config,
+                controller,
+                self._members,
+                self.leadership,
+                leaders=forwarder,
+                roster=self.roster,
+                links=links,
+            ),
+            node_details=NodeDetails(
                 config,
                 forwarder,
                 links,
                 self._call_server.connections,
-                self.service.streams,
-                self.log_service.streams,
+                telemetry_streams=self.service.streams,
+                native_streams=self.log_service.streams,
             ),
-            self.upgrades,
-            self._checkpoints,
-            self._tier,
+            upgrades=self.upgrades,
+            checkpoints=self._checkpoints,
+            tier=self._tier,
         )
 
     async def start(self) -> None:

@@ -106,7 +106,7 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
         log.error("broker group not opened", reason=reason)
     hosted = await asyncio.to_thread(open_assigned, config, assigned, disk, store_of(config))
     log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
-    node = Node(config, secret, disk, hosted, workers, assigned, agreed)
+    node = Node(config, secret, disk, hosted, workers, assigned=assigned, agreed=agreed)
     try:
         await node.start()
         log.info(

@@ -19,5 +19,12 @@ def store_of(config: NodeConfig) -> ObjectStore | None:
     file = "" if tiered.credentials_file is None else str(tiered.credentials_file.absolute())
     ca_file = "" if tiered.ca_file is None else str(tiered.ca_file.absolute())
     return S3ObjectStore(
-        S3Place(tiered.url, tiered.endpoint, tiered.region, file, tiered.timeout_ms / 1000, ca_file)
+        S3Place(
+            url=tiered.url,
+            endpoint=tiered.endpoint,
+            region=tiered.region,
+            credentials_file=file,
+            timeout_s=tiered.timeout_ms / 1000,
+            ca_file=ca_file,
+        )
     )

@@ -114,16 +114,16 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
             chain, few, splits = verified
             return Range(
                 first_index,
-                first_index + len(splits) - 1,
-                term,
-                pos,
-                view,
-                None,
-                None,
-                prev_chain,
-                chain,
-                few,
-                splits,
+                last_index=first_index + len(splits) - 1,
+                term=term,
+                pos=pos,
+                data=view,
+                starts=None,
+                sizes=None,
+                prev_chain=prev_chain,
+                last_chain=chain,
+                edges=few,
+                splits=splits,
             )
         chain, stored = verified
         edges = np.frombuffer(stored, np.int64)
@@ -133,11 +133,11 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
             last_index,
             term,
             pos,
-            view,
-            edges[:-1],
-            np.diff(edges).astype(np.int32),
-            prev_chain,
-            chain,
+            data=view,
+            starts=edges[:-1],
+            sizes=np.diff(edges).astype(np.int32),
+            prev_chain=prev_chain,
+            last_chain=chain,
         )
     if _has_few(view):
         return _verify_each(view, first_index, term, pos, prev_chain)
@@ -173,7 +173,15 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         _verify_each(view, first_index, term, pos, prev_chain)
         raise AssertionError("a range was refused in vectors but every entry of it is good")
     return Range(
-        first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1]
+        first_index,
+        last_index=first_index + n - 1,
+        term=term,
+        pos=pos,
+        data=view,
+        starts=starts,
+        sizes=sizes,
+        prev_chain=prev_chain,
+        last_chain=said[-1],
     )
 
 
@@ -235,5 +243,15 @@ def _verify_each(data: memoryview, first_index: int, term: int, pos: int, prev_c
     if at == 0:
         raise BadEntry(index, 0, "there is no entry")
     return Range(
-        first_index, index - 1, term, pos, data, None, None, prev_chain, chain, edges, splits
+        first_index,
+        last_index=index - 1,
+        term=term,
+        pos=pos,
+        data=data,
+        starts=None,
+        sizes=None,
+        prev_chain=prev_chain,
+        last_chain=chain,
+        edges=edges,
+        splits=splits,
     )

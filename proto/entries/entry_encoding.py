@@ -284,4 +284,6 @@ def _assemble(
     records["body_length"] = body_lengths
     put_prefixes(data, starts, records)
     windows(data, _I2)[ends - property_lengths - 2] = property_lengths
-    return UnsealedBatch(data, starts, sizes.astype(np.int32), topics, topic_of, queues)
+    return UnsealedBatch(
+        data, starts, sizes=sizes.astype(np.int32), topics=topics, topic_of=topic_of, queues=queues
+    )

@@ -71,14 +71,30 @@ def seal(
         and isinstance(store_host, bytes)
     ):
         return _seal_each(
-            batch, first_index, term, pos, queue_offsets.tolist(), store_ms, store_host, prev_chain
+            batch,
+            index=first_index,
+            term=term,
+            pos=pos,
+            queue_offsets=queue_offsets.tolist(),
+            store_ms=store_ms,
+            store_host=store_host,
+            prev_chain=prev_chain,
         )
     data, starts = batch.data, batch.starts
     positions = pos + starts if isinstance(pos, int) else pos
     if kernels.NATIVE and isinstance(store_ms, int) and isinstance(store_host, bytes):
-        rows = starts, batch.sizes, batch.queues, queue_offsets, positions
         sealed = kernels.entries.seal(
-            data, *rows, store_ms, store_host, first_index, term, prev_chain
+            data,
+            starts,
+            batch.sizes,
+            batch.queues,
+            queue_offsets,
+            positions,
+            store_ms,
+            store_host,
+            first_index,
+            term,
+            prev_chain,
         )
         assert sealed is not None, "the entries of the batch do not lie in its data"
         return sealed
@@ -187,15 +203,15 @@ def make_range(
         last_chain = chain_crc_at(data, edges[-2])
         return Range(
             first_index,
-            first_index + high - low - 1,
-            term,
-            pos,
-            data,
-            None,
-            None,
-            prev_chain,
-            last_chain,
-            edges,
+            last_index=first_index + high - low - 1,
+            term=term,
+            pos=pos,
+            data=data,
+            starts=None,
+            sizes=None,
+            prev_chain=prev_chain,
+            last_chain=last_chain,
+            edges=edges,
         )
     begin = int(batch.starts[low])
     end = int(batch.starts[high - 1]) + int(batch.sizes[high - 1])

@@ -187,8 +187,8 @@ def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
         keyless = np.array([topic in CONTROL_TOPICS for topic in topics])
         wanted = ~keyless[topic_of[entry_of]]
         entry_of, begins, ends = entry_of[wanted], begins[wanted], ends[wanted]
-    ids = _named(data, raw, begins, ends, _U8, _ID_WORD)
-    keys = _named(data, raw, begins, ends, _U4, _KEYS_WORD)
+    ids = _named(data, raw, begins, ends, word=_U8, name=_ID_WORD)
+    keys = _named(data, raw, begins, ends, word=_U4, name=_KEYS_WORD)
     key_of, key_begins, key_ends = _split(
         raw, entry_of[keys], begins[keys] + len(_KEYS_FIELD), ends[keys]
     )

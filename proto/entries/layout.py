@@ -349,14 +349,14 @@ def _columns_of(
     i32, i64, array = np.int32, np.int64, np.frombuffer
     return Columns(
         topics,
-        array(topic_of, i32),
-        array(queues, i32),
-        array(queue_offsets, i64),
-        array(codes, i64),
-        array(physical_offsets, i64),
-        array(sizes, i32),
-        array(origins, i64),
-        array(flags, i32),
+        topic_of=array(topic_of, i32),
+        queues=array(queues, i32),
+        queue_offsets=array(queue_offsets, i64),
+        tags_codes=array(codes, i64),
+        physical_offsets=array(physical_offsets, i64),
+        sizes=array(sizes, i32),
+        origins=array(origins, i64),
+        flags=array(flags, i32),
     )
 
 

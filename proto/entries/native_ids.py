@@ -158,7 +158,17 @@ def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[R
                 f"entries {at} to {end - 1} of the range are no messages of one frame: their ids"
                 f" are {first} and {last}"
             )
-        runs.append(Run(at, end - at, *first, position))
+        runs.append(
+            Run(
+                at=at,
+                count=end - at,
+                log_tag=first.log_tag,
+                producer_id=first.producer_id,
+                epoch=first.epoch,
+                first_sequence=first.sequence,
+                position=position,
+            )
+        )
     return runs
 
 

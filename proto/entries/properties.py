@@ -309,12 +309,21 @@ def decode(data: bytes | memoryview) -> Fields:
         for name, value in stored.items()
         if name.startswith(ESCAPE) or not _is_ours(name)
     }
-    transaction = stored.get(TRANSACTION) == "true"
-    origin, lite = stored.get(DLQ_ORIGIN_TOPIC), stored.get(LITE_TOPIC)
-    dead_letter_of = None if origin is None else (origin, stored.get(DLQ_ORIGIN_MESSAGE_ID, ""))
-    rest = transaction, deliver_ms, lite, dead_letter_of
+    origin = stored.get(DLQ_ORIGIN_TOPIC)
     return Fields(
-        message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, *rest
+        message_id=message_id,
+        tag=tag,
+        keys=keys,
+        message_group=group,
+        trace_context=trace,
+        born_host=born,
+        gzip=encoding == _GZIP,
+        user=user,
+        priority=priority,
+        transaction=stored.get(TRANSACTION) == "true",
+        deliver_ms=deliver_ms,
+        lite_topic=stored.get(LITE_TOPIC),
+        dead_letter_of=None if origin is None else (origin, stored.get(DLQ_ORIGIN_MESSAGE_ID, "")),
     )
 
 

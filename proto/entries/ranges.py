@@ -18,30 +18,30 @@ def cut(entries: Range, last_index: int) -> Range:
         edges = entries.edges[: count + 1]
         chain = chain_crc_at(data, edges[-2])
         return Range(
-            first,
-            last_index,
-            term,
-            pos,
-            data[: edges[-1]],
-            None,
-            None,
-            entries.prev_chain,
-            chain,
-            edges,
+            first_index=first,
+            last_index=last_index,
+            term=term,
+            pos=pos,
+            data=data[: edges[-1]],
+            starts=None,
+            sizes=None,
+            prev_chain=entries.prev_chain,
+            last_chain=chain,
+            edges=edges,
         )
     begin = int(entries.starts[count - 1])
     end = begin + int(entries.sizes[count - 1])
     starts, sizes = entries.starts[:count], entries.sizes[:count]
     return Range(
-        first,
-        last_index,
-        term,
-        pos,
-        data[:end],
-        starts,
-        sizes,
-        entries.prev_chain,
-        chain_crc_at(data, begin),
+        first_index=first,
+        last_index=last_index,
+        term=term,
+        pos=pos,
+        data=data[:end],
+        starts=starts,
+        sizes=sizes,
+        prev_chain=entries.prev_chain,
+        last_chain=chain_crc_at(data, begin),
     )
 
 
@@ -66,26 +66,26 @@ def tail_of(entries: Range, first_index: int) -> Range:
         rest = [edge - at for edge in edges[skip:]]
         return Range(
             first_index,
-            last,
-            term,
-            entries.pos + at,
-            data[at:],
-            None,
-            None,
-            chain,
-            entries.last_chain,
-            rest,
+            last_index=last,
+            term=term,
+            pos=entries.pos + at,
+            data=data[at:],
+            starts=None,
+            sizes=None,
+            prev_chain=chain,
+            last_chain=entries.last_chain,
+            edges=rest,
         )
     at, chain = int(entries.starts[skip]), chain_crc_at(data, int(entries.starts[skip - 1]))
     starts, sizes = entries.starts[skip:] - at, entries.sizes[skip:]
     return Range(
         first_index,
-        last,
-        term,
-        entries.pos + at,
-        data[at:],
-        starts,
-        sizes,
-        chain,
-        entries.last_chain,
+        last_index=last,
+        term=term,
+        pos=entries.pos + at,
+        data=data[at:],
+        starts=starts,
+        sizes=sizes,
+        prev_chain=chain,
+        last_chain=entries.last_chain,
     )

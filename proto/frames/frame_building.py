@@ -87,7 +87,9 @@ class FrameBuilder:
         if not 0 < producer_id <= PRODUCER_MAX or not 0 <= epoch <= EPOCH_MAX:
             raise ValueError(f"there is no producer {producer_id} with epoch {epoch}")
         self._layout = layout_of(stored_topic)
-        self._producer = log_tag, producer_id, epoch
+        self._log_tag = log_tag
+        self._producer_id = producer_id
+        self._epoch = epoch
         self._rests = RestEncoder()
         self._compressors = {kind: compressor(kind) for kind in Compression}
 
@@ -132,23 +134,30 @@ class FrameBuilder:
                 "the message body is empty",
             )
         if kernels.NATIVE:
-            columns = (
-                _column(queues, count, np.int32),
-                _column(born_ms, count, np.int64),
-                _column(sysflags, count, np.int32),
-            )
             layout = self._layout
             built = kernels.entries.build_frame(
                 layout.record_magic,
                 layout.topic,
-                *self._producer,
+                self._log_tag,
+                self._producer_id,
+                self._epoch,
                 first_sequence,
                 bodies,
-                *columns,
+                _column(queues, count, np.int32),
+                _column(born_ms, count, np.int64),
+                _column(sysflags, count, np.int32),
                 rests,
             )
             if built is not None:
-                return _whole(EncodedFrame(first_sequence, count, *built))
+                encoded_sizes, entries = built
+                return _whole(
+                    EncodedFrame(
+                        first_sequence=first_sequence,
+                        count=count,
+                        sizes=encoded_sizes,
+                        entries=entries,
+                    )
+                )
         property_lengths: int | I64 = ID_PROPERTY_BYTES
         if rests is not None:
             property_lengths = ID_PROPERTY_BYTES + np.fromiter(map(len, rests), np.int64, count)
@@ -163,7 +172,15 @@ class FrameBuilder:
             born_ms=born_ms,
             sysflags=sysflags,
         )
-        tails = tails_of(self._layout, property_lengths, *self._producer, first_sequence, count)
+        tails = tails_of(
+            self._layout,
+            property_lengths,
+            log_tag=self._log_tag,
+            producer_id=self._producer_id,
+            epoch=self._epoch,
+            first_sequence=first_sequence,
+            count=count,
+        )
         parts: list[Buffer] = [b""] * ((3 if rests is None else 4) * count)
         step = 3 if rests is None else 4
         parts[0::step] = heads.view(f"V{heads.itemsize}").tolist()

@@ -184,7 +184,7 @@ def all_good(rests: bytes, lengths: I64, bytes_max: int, user_max: int) -> bool:
     users = np.array([name not in _FIXED for name in found])
     if users.any() and int(np.bincount(owners[users[name_of]]).max()) > user_max:
         return False
-    return _values_good(rests, found, name_of, owners, splits + 1, marks)
+    return _values_good(rests, found, name_of, owners, begins=splits + 1, ends=marks)
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -211,7 +211,7 @@ def _values_good(
             return False
     if names.EXACT_KEYS in found:
         # Rare enough to be checked one by one.
-        return _exact_keys_good(rests, found, name_of, owners, begins, ends)
+        return _exact_keys_good(rests, found, name_of, owners, begins, ends=ends)
     if names.KEYS not in found:
         return True
     rows = np.flatnonzero(name_of == found.index(names.KEYS))

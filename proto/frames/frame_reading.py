@@ -73,9 +73,17 @@ def read_frame(
     a bytearray is used without copying, anything else is copied once. Queue ids are 0 … `queues`−1.
     """
     rules = FrameRules(
-        layout_of(stored_topic), log_tag, producer_id, epoch, first_sequence,
-        queues, max_body_bytes, max_entry_bytes, max_properties_bytes, max_user_properties,
-    )  # fmt: skip
+        layout=layout_of(stored_topic),
+        log_tag=log_tag,
+        producer_id=producer_id,
+        epoch=epoch,
+        first_sequence=first_sequence,
+        queues=queues,
+        max_body_bytes=max_body_bytes,
+        max_entry_bytes=max_entry_bytes,
+        max_properties_bytes=max_properties_bytes,
+        max_user_properties=max_user_properties,
+    )
     lengths = _lengths(rules, sizes, len(entries))
     data = entries if isinstance(entries, bytearray) else bytearray(entries)
     usual = _read_natively(rules, data, sizes, stored_topic) if kernels.NATIVE else None
@@ -93,10 +101,10 @@ def read_frame(
     batch = UnsealedBatch(
         data,
         starts,
-        lengths.astype(np.int32),
-        (stored_topic,),
-        np.zeros(len(lengths), np.int32),
-        found,
+        sizes=lengths.astype(np.int32),
+        topics=(stored_topic,),
+        topic_of=np.zeros(len(lengths), np.int32),
+        queues=found,
     )
     return Frame(producer_id, epoch, first_sequence, batch)
 
@@ -150,7 +158,12 @@ def _read_natively(
         np.frombuffer(found[2], np.int32),
     )
     return UnsealedBatch(
-        data, starts, lengths, (stored_topic,), np.zeros(len(lengths), np.int32), queues
+        data,
+        starts,
+        sizes=lengths,
+        topics=(stored_topic,),
+        topic_of=np.zeros(len(lengths), np.int32),
+        queues=queues,
     )
 
 
@@ -187,7 +200,13 @@ def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> I3
     if heads.tobytes() != given.tobytes():
         return None
     tails = tails_of(
-        layout, properties, rules.log_tag, rules.producer_id, rules.epoch, rules.first_sequence, n
+        layout,
+        property_lengths=properties,
+        log_tag=rules.log_tag,
+        producer_id=rules.producer_id,
+        epoch=rules.epoch,
+        first_sequence=rules.first_sequence,
+        count=n,
     )
     if windows(data, np.dtype(f"V{tails.shape[1]}"))[body_ends].tobytes() != tails.tobytes():
         return None

@@ -58,15 +58,22 @@ def signed_bytes(receipt: log_pb2.Receipt) -> bytes:
     r = receipt
     head = _FIXED.pack(
         _MAGIC,
-        *(
-            _digest(r.cluster_id),
-            _digest(r.broker_group),
-            _digest(r.log_id),
-            _digest(r.topic),
-            _digest(r.key_id),
-        ),
-        *(r.producer_id, r.epoch, r.first_sequence, r.count, r.chain_crc),
-        *(r.term, r.first_index, r.store_ms, r.durability, len(r.ranges), len(r.replicas)),
+        _digest(r.cluster_id),
+        _digest(r.broker_group),
+        _digest(r.log_id),
+        _digest(r.topic),
+        _digest(r.key_id),
+        r.producer_id,
+        r.epoch,
+        r.first_sequence,
+        r.count,
+        r.chain_crc,
+        r.term,
+        r.first_index,
+        r.store_ms,
+        r.durability,
+        len(r.ranges),
+        len(r.replicas),
     )
     ranges = b"".join(_RANGE.pack(item.queue, item.first_offset, item.count) for item in r.ranges)
     return (

@@ -115,7 +115,8 @@ class LogName:
         parts = origin.split("/")
         if len(parts) != 4 or parts[0] != _ORIGIN or not all(parts):
             raise ValueError(f"expected an origin {_ORIGIN}/CLUSTER/GROUP/LOG, got {origin!r}")
-        return cls(*parts[1:])
+        _, cluster_id, broker_group, log_id = parts
+        return cls(cluster_id, broker_group, log_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,18 +300,14 @@ class TopicRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TopicRecord:
-        kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
-        durability = TopicDurability(fields.get("durability", ""))
         config = TopicConfig(
-            *(
-                fields["ns"],
-                fields["name"],
-                kind,
-                fields["queues"],
-                permission,
-                fields["incarnation"],
-            ),
-            durability=durability,
+            namespace=fields["ns"],
+            name=fields["name"],
+            kind=TopicKind(fields["kind"]),
+            queues=fields["queues"],
+            permission=Permission(fields["perm"]),
+            incarnation=fields["incarnation"],
+            durability=TopicDurability(fields.get("durability", "")),
             dedup_ms=int(fields.get("dedup_ms", 0)),
         )
         return cls(config, fields["first_queue"], fields["deleted"])
@@ -375,10 +371,15 @@ class ProducerRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ProducerRecord:
-        dropped = tuple([int(number) for number in fields.get("x", ())])
-        name, owner = str(fields.get("n", "")), str(fields.get("u", ""))
-        numbers = int(fields["p"]), int(fields["e"]), name, int(fields.get("s", 0))
-        return cls(*numbers, dropped, owner, bool(fields.get("d", False)))
+        return cls(
+            producer_id=int(fields["p"]),
+            epoch=int(fields["e"]),
+            name=str(fields.get("n", "")),
+            sequence=int(fields.get("s", 0)),
+            dropped=tuple([int(number) for number in fields.get("x", ())]),
+            owner=str(fields.get("u", "")),
+            digest=bool(fields.get("d", False)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,15 +432,15 @@ class LeaseRecord:
         passed_again = tuple([(queue, tuple(offsets)) for queue, offsets in fields["x"]])
         waiting = tuple([(queue, tuple(offsets)) for queue, offsets in fields.get("w", ())])
         return cls(
-            fields["g"],
-            fields["t"],
-            fields["c"],
-            fields["d"],
-            leased,
-            passed,
-            passed_again,
-            waiting,
-            fields.get("i", ""),
+            group=fields["g"],
+            topic=fields["t"],
+            client=fields["c"],
+            duration_ms=fields["d"],
+            leased=leased,
+            passed=passed,
+            passed_again=passed_again,
+            waiting=waiting,
+            attempt_id=fields.get("i", ""),
         )
 
 
@@ -578,12 +579,16 @@ class LiteRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LiteRecord:
-        names = (
-            tuple(fields["a"]),
-            tuple(fields["r"]),
-            tuple([(name, offset) for name, offset in fields["p"]]),
+        return cls(
+            group=fields["g"],
+            topic=fields["t"],
+            client=fields["c"],
+            version=fields["n"],
+            whole=fields["w"],
+            added=tuple(fields["a"]),
+            removed=tuple(fields["r"]),
+            positions=tuple([(name, offset) for name, offset in fields["p"]]),
         )
-        return cls(fields["g"], fields["t"], fields["c"], fields["n"], fields["w"], *names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -745,11 +750,18 @@ class SealRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> SealRecord:
-        place = fields["base"], fields["first"], fields["last"], fields["end"]
         root = fields["tree"]["root"] if "tree" in fields else ""
         if root and len(bytes.fromhex(root)) != HASH_BYTES:
             raise ValueError(f"{root!r} is no root of a tree")
-        return cls(*place, fields["sha256"], tuple(fields["replicas"]), root)
+        return cls(
+            base=fields["base"],
+            first_index=fields["first"],
+            last_index=fields["last"],
+            end_pos=fields["end"],
+            sha256=fields["sha256"],
+            replicas=tuple(fields["replicas"]),
+            root=root,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -797,9 +809,16 @@ class TrimRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TrimRecord:
-        files = tuple([(base, sha256) for base, sha256 in fields["files"]])
-        begin = fields["begin"], fields["pos"], fields["term"], fields["chain"]
-        return cls(*begin, fields["from"], files, fields["reason"], fields.get("stored", False))
+        return cls(
+            begin_index=fields["begin"],
+            begin_pos=fields["pos"],
+            begin_term=fields["term"],
+            begin_chain=fields["chain"],
+            from_index=fields["from"],
+            files=tuple([(base, sha256) for base, sha256 in fields["files"]]),
+            reason=fields["reason"],
+            stored=fields.get("stored", False),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -898,11 +917,11 @@ def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draf
         f" {level}"
     )
     return Draft(
-        record.TOPIC,
-        0,
-        record.encode(),
-        _PROPERTIES[record.TAG],
-        born_ms,
-        java_hash(record.TAG),
-        channel,
+        stored_topic=record.TOPIC,
+        queue=0,
+        body=record.encode(),
+        properties=_PROPERTIES[record.TAG],
+        born_ms=born_ms,
+        tags_code=java_hash(record.TAG),
+        channel=channel,
     )

@@ -39,15 +39,15 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
 
 def read_group(fields: Mapping[str, Any]) -> GroupConfig:
     """The inverse of `group_fields`."""
-    backoff = read_backoff(fields.get("backoff", {}))
-    settings = (
-        fields["max_attempts"],
-        fields["fifo"],
-        backoff,
-        fields.get("lite_topic", ""),
-        fields.get("broadcast", False),
+    return GroupConfig(
+        namespace=fields["ns"],
+        name=fields["name"],
+        max_attempts=fields["max_attempts"],
+        fifo=fields["fifo"],
+        backoff=read_backoff(fields.get("backoff", {})),
+        lite_topic=fields.get("lite_topic", ""),
+        broadcast=fields.get("broadcast", False),
     )
-    return GroupConfig(fields["ns"], fields["name"], *settings)
 
 
 def backoff_fields(backoff: Backoff) -> dict[str, Any]:

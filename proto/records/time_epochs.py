@@ -73,7 +73,7 @@ class TimeEpochs:
 
     @classmethod
     def restored(cls, exported: Iterable[Any]) -> TimeEpochs:
-        return cls([TimeEpoch(*map(int, row)) for row in exported])
+        return cls([TimeEpoch(int(index), int(pos), int(ms)) for index, pos, ms in exported])
 
 
 NO_EPOCHS: Final = TimeEpochs()

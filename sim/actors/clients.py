@@ -198,14 +198,14 @@ class Client:
         numbers = range(value, value + count)
         drafts = [
             Draft(
-                topic,
-                queue,
-                number.to_bytes(8, "big") + filler,
-                properties,
-                born_ms,
-                0,
-                0,
-                priority,
+                stored_topic=topic,
+                queue=queue,
+                body=number.to_bytes(8, "big") + filler,
+                properties=properties,
+                born_ms=born_ms,
+                tags_code=0,
+                channel=0,
+                priority=priority,
             )
             for number in numbers
         ]
@@ -223,14 +223,14 @@ class Client:
 
         def make(token: int) -> Call:
             return Receive(
-                token,
-                self.group,
-                topic,
-                self._session,
-                EVERYTHING,
-                habits.messages_a_receive,
-                invisible_ms,
-                until,
+                token=token,
+                group=self.group,
+                topic=topic,
+                client_id=self._session,
+                filter=EVERYTHING,
+                max_messages=habits.messages_a_receive,
+                invisible_ms=invisible_ms,
+                deadline_ns=until,
             )
 
         self._ask(

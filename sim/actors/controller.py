@@ -29,7 +29,14 @@ from ledgermq.sim.actors.clients import CONSUMER_GROUP, FIFO, NORMAL, QUEUES
 
 
 def _topic(name: str, kind: TopicKind) -> TopicConfig:
-    return TopicConfig("", name, kind, QUEUES[name], Permission.READ_WRITE, 0)
+    return TopicConfig(
+        namespace="",
+        name=name,
+        kind=kind,
+        queues=QUEUES[name],
+        permission=Permission.READ_WRITE,
+        incarnation=0,
+    )
 
 
 @dataclass

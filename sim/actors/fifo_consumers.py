@@ -113,7 +113,14 @@ class FifoConsumer:
 
         def make(token: int) -> Call:
             return Receive(
-                token, self._groups.name, FIFO, self._session, EVERYTHING, most, invisible_ms, until
+                token=token,
+                group=self._groups.name,
+                topic=FIFO,
+                client_id=self._session,
+                filter=EVERYTHING,
+                max_messages=most,
+                invisible_ms=invisible_ms,
+                deadline_ns=until,
             )
 
         def answered(outcome: Answer) -> None:
@@ -134,12 +141,12 @@ class FifoConsumer:
         done: list[Handle] = []
         for lease in leases:
             handle = Handle(
-                self._groups.name,
-                FIFO,
-                lease.queue,
-                lease.queue_offset,
-                lease.lease_number,
-                lease.attempt,
+                group=self._groups.name,
+                topic=FIFO,
+                queue=lease.queue,
+                queue_offset=lease.queue_offset,
+                lease_number=lease.lease_number,
+                attempt=lease.attempt,
             )
             fate = 0.0 if self._rest else self._chance.random()
             if fate < ACKNOWLEDGED:

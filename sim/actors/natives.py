@@ -305,7 +305,14 @@ def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> F
     sizes = np.frombuffer(made.sizes, "<u4").astype(np.int32)
     starts = np.cumsum(sizes, dtype=np.int64) - sizes
     none = np.zeros(len(sizes), np.int32)
-    batch = UnsealedBatch(bytearray(made.entries), starts, sizes, (NORMAL,), none, queues)
+    batch = UnsealedBatch(
+        data=bytearray(made.entries),
+        starts=starts,
+        sizes=sizes,
+        topics=(NORMAL,),
+        topic_of=none,
+        queues=queues,
+    )
     return Frame(opened.producer_id, opened.epoch, part.first, batch)
 
 

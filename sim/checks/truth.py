@@ -169,11 +169,11 @@ class Truth:
             entries.last_index,
             entries.term,
             entries.pos,
-            memoryview(data),
-            entries.starts,
-            entries.sizes,
-            entries.prev_chain,
-            entries.last_chain,
+            data=memoryview(data),
+            starts=entries.starts,
+            sizes=entries.sizes,
+            prev_chain=entries.prev_chain,
+            last_chain=entries.last_chain,
         )
         self.chains += chains_of(kept)
         self.terms += [entries.term] * len(kept)
@@ -368,10 +368,10 @@ def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
             first.term,
             first.pos,
             data,
-            starts,
-            sizes,
-            first.prev_chain,
-            last.last_chain,
+            starts=starts,
+            sizes=sizes,
+            prev_chain=first.prev_chain,
+            last_chain=last.last_chain,
         ),
         count,
     )

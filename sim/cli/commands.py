@@ -202,14 +202,16 @@ def sim(
         cases = [_load(plan_file)]
         replay = "ledgermq sim --plan FILE"
     else:
-        settings = _settings(config_file, group, nodes, ha, policy, faults)
+        settings = _settings(
+            config=config_file, group=group, nodes=nodes, ha=ha, policy=policy, kinds=faults
+        )
         _refuse_pointless(settings, faults)
         chosen = seeds if seeds is not None else [1 if seed is None else seed]
         cases = [
             Case.drawn(number, steps or DEFAULT_STEPS, settings, faults, Bug(bug))
             for number in chosen
         ]
-        replay = _replay(steps, nodes, faults, ha, policy, config_file, group, bug)
+        replay = _replay(steps, nodes, faults, ha, policy, config=config_file, group=group, bug=bug)
     ran = _run_all(cases)
     if not ran.result.passed:
         tries = 0

@@ -36,7 +36,16 @@ def weather(world: World, event: FaultEvent) -> None:
     delay_ns, jitter_ns = (
         event.number(n) if n in event.params else 0 for n in ("delay_ns", "jitter_ns")
     )
-    number = world.network.worsen(Weather(loss, duplication, slow, damage, delay_ns, jitter_ns))
+    number = world.network.worsen(
+        Weather(
+            loss=loss,
+            duplication=duplication,
+            slow=slow,
+            damage=damage,
+            delay_ns=delay_ns,
+            jitter_ns=jitter_ns,
+        )
+    )
     world.after(event.number("for_ns"), partial(world.network.end, number))
 
 

@@ -452,16 +452,16 @@ class TrustsPayloads(RaftReplica):
         last = extent.first_index + len(starts) - 1
         chain = chain_crc_at(data, starts[-1])
         sizes = np.diff(np.array([*starts, len(data)], np.int64)).astype(np.int32)
-        columns = np.array(starts, np.int64), sizes
         return Range(
-            extent.first_index,
-            last,
-            extent.term,
-            arrived.pos,
-            memoryview(data),
-            *columns,
-            arrived.prev_chain,
-            chain,
+            first_index=extent.first_index,
+            last_index=last,
+            term=extent.term,
+            pos=arrived.pos,
+            data=memoryview(data),
+            starts=np.array(starts, np.int64),
+            sizes=sizes,
+            prev_chain=arrived.prev_chain,
+            last_chain=chain,
         )
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:

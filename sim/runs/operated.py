@@ -113,12 +113,12 @@ class Operated(Cluster):
         """A consumer group that is new reads every topic from the beginning."""
         number = len(self.clients)
         client = Client(
-            self,
-            number,
-            random.Random(f"late group {seed}"),
-            self._habits,
-            RECORD_BODY_AT,
-            f"late-{number}",
+            cluster=self,
+            number=number,
+            chance=random.Random(f"late group {seed}"),
+            habits=self._habits,
+            body_at=RECORD_BODY_AT,
+            group=f"late-{number}",
         )
         client.wind_down(receives=True)
         self.clients.append(client)

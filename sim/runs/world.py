@@ -67,14 +67,14 @@ class World(Operated):
             processors[:] = logging
         durable, memory = self.histories.acknowledged
         result = Outcome(
-            self.seed,
-            self.step_number,
-            "",
-            violation,
-            len(self.truth),
-            len(self.checkers.leaders),
-            durable,
-            memory,
+            seed=self.seed,
+            steps=self.step_number,
+            digest="",
+            violation=violation,
+            commits=len(self.truth),
+            terms=len(self.checkers.leaders),
+            acknowledged_durable=durable,
+            acknowledged_memory=memory,
         )
         result.lost_memory = self.histories.early_lost() if violation is None else 0
         result.virtual_ns = self.now - began

@@ -154,7 +154,15 @@ def import_store(
             return
         _confirm(found, yes)
         _import(
-            found, settings, data, nodes, log_file_size, configs, group, skip_damaged, as_object
+            found,
+            settings,
+            data,
+            nodes,
+            log_file_size,
+            configs=configs,
+            group=group,
+            skip_damaged=skip_damaged,
+            as_object=as_object,
         )
     except (Refused, BadCopy):
         raise

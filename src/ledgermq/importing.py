@@ -159,12 +159,12 @@ def carry_out(
     raft_topic, minimum = raft_queue(origin)
     begins[raft_topic] = {0: minimum}
     snapshot = first_snapshot(
-        identity.log_id,
-        origin.begin,
-        origin.entry_bytes,
-        members,
-        config.cluster.created_ms,
-        begins,
+        log_id=identity.log_id,
+        begin=origin.begin,
+        end_pos=origin.entry_bytes,
+        voters=members,
+        created_ms=config.cluster.created_ms,
+        minimums=begins,
     )
     sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", snapshot)
     index = make_again(disk, root, identity)

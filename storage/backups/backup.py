@@ -129,7 +129,14 @@ def backup(
     )
     sync_tree(disk, target)
     files = {path: _kept(disk, target, path, points, meter) for path in walk(disk, target)}
-    manifest = Manifest(program, made_ms, node.cluster_id, node.node, points, files)
+    manifest = Manifest(
+        program=program,
+        made_ms=made_ms,
+        cluster_id=node.cluster_id,
+        node=node.node,
+        groups=points,
+        files=files,
+    )
     write_manifest(disk, target, manifest)
     return manifest
 
@@ -187,7 +194,14 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
                 what, "let the node run for two minutes, which writes one, then try again"
             )
         log = _Log(
-            name, root, found, files, begin, mark, index, fits[0] if begin.index > 0 else None
+            name=name,
+            root=root,
+            identity=found,
+            files=files,
+            begin=begin,
+            mark=mark,
+            index=index,
+            snapshot=fits[0] if begin.index > 0 else None,
         )
         missing = [base for base, _ in log.lengths() if base not in files]
         if missing:
@@ -238,7 +252,14 @@ def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> B
         f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not"
         " a backup"
     )
-    copied = CopiedLog(root, log.identity, log.begin, log.index, log.mark.end_pos, log.snapshot)
+    copied = CopiedLog(
+        root=root,
+        identity=log.identity,
+        begin=log.begin,
+        index=log.index,
+        end_pos=log.mark.end_pos,
+        snapshot=log.snapshot,
+    )
     proved = prove_and_index(disk, copied, step, remedy, allocate=False)
     _cut(disk, f"{directory}/data", log.identity.data_file_bytes, proved.point.pos)
     point = write_small_files(disk, copied, proved, log.index)

@@ -70,7 +70,9 @@ def prove_and_index(
 
     watch = log.begin.index - 1 if log.snapshot is None else log.snapshot_index
     try:
-        begin = Point(log.begin.pos, log.begin.index, log.begin.term, log.begin.chain)
+        begin = Point(
+            pos=log.begin.pos, index=log.begin.index, term=log.begin.term, chain=log.begin.chain
+        )
         proved = prove(
             data, begin, log.index, log.end_pos, watch=watch, each=put, step=step, remedy=remedy
         )
@@ -106,7 +108,14 @@ def write_small_files(
         write_begin(disk, log.directory, log_id, log.begin)
     if log.snapshot is not None:
         sealed_json.write(disk, f"{log.root}/state/{SNAPSHOT_FILE}", log.snapshot)
-    ends = point.term, point.pos, point.chain, proved.store_ms
     return BackupPoint(
-        log_id, log.identity.replica, log.begin.index, log.index, *ends, log.snapshot_index
+        log_id=log_id,
+        replica=log.identity.replica,
+        begin_index=log.begin.index,
+        index=log.index,
+        term=point.term,
+        end_pos=point.pos,
+        chain_crc=point.chain,
+        store_ms=proved.store_ms,
+        snapshot_index=log.snapshot_index,
     )

@@ -59,7 +59,12 @@ def prove(
             start = int(piece.starts[-1])
             chain = chain_crc_at(piece.data, start)
             (store_ms,) = _STORE_TIME.unpack_from(piece.data, start + STORE_TIME_AT)
-            end = Point(piece.pos + len(piece.data), last_index + 1, int(piece.terms[-1]), chain)
+            end = Point(
+                pos=piece.pos + len(piece.data),
+                index=last_index + 1,
+                term=int(piece.terms[-1]),
+                chain=chain,
+            )
             return Proved(end, store_ms, watched)
     pos = walker.point.pos
     name = file_name(files.base_of(pos))

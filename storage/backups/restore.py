@@ -64,7 +64,7 @@ def restore(
     meter = Meter(counted * PASSES, progress)
     disk.mkdirs(target)
     for path in sorted(manifest.files):
-        _copy_file(disk, source, target, path, node, manifest, meter)
+        _copy_file(disk, source, target, path, node, manifest=manifest, step=meter)
     for name, point in manifest.groups.items():
         directory = f"{target}/{name}/dledger-{node}"
         found = identity.read_identity(disk, f"{source}/{name}")
@@ -74,11 +74,11 @@ def restore(
             )
         for folder in ("state", "consumequeue"):
             disk.mkdirs(f"{target}/{name}/{folder}")
-        _prove(disk, directory, point, found.data_file_bytes, found.index_file_bytes, meter)
+        _prove(disk, directory, point, found.data_file_bytes, found.index_file_bytes, step=meter)
         checkpoints.write_log_checkpoint(
             disk, directory, checkpoints.LogCheckpoint(point.index, point.snapshot_index)
         )
-    _take_over(disk, source, target, node, manifest, mint)
+    _take_over(disk, source, target, node, manifest, mint=mint)
     return manifest
 
 
@@ -160,7 +160,7 @@ def _prove(
                 f" {point.begin_index}",
                 REMEDY,
             )
-        first = Point(begin.pos, begin.index, begin.term, begin.chain)
+        first = Point(pos=begin.pos, index=begin.index, term=begin.term, chain=begin.chain)
         proved = prove(
             data,
             first,

@@ -95,7 +95,9 @@ def restore_from_store(
     meter = Meter(total * PASSES, progress)
     disk.mkdirs(target)
     points = {
-        log.stored.group: _fetch_log(disk, store, log, f"{target}/{log.stored.group}", node, meter)
+        log.stored.group: _fetch_log(
+            disk, store, log, root=f"{target}/{log.stored.group}", node=node, step=meter
+        )
         for log in held
     }
     disk.mkdirs(f"{target}/{CONTROLLER}")
@@ -114,7 +116,14 @@ def restore_from_store(
         for log in held
         for file in log.files
     }
-    return Manifest(program, controller.made_ms, cluster_id, node, points, files), held
+    return Manifest(
+        program=program,
+        made_ms=controller.made_ms,
+        cluster_id=cluster_id,
+        node=node,
+        groups=points,
+        files=files,
+    ), held
 
 
 def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -> list[HeldLog]:
@@ -324,7 +333,14 @@ def _fetch_log(
     own = log.stored.identity(node, incarnation="")
     first, last = log.files[0], log.files[-1]
     begin = Begin(first.first, first.base, first.term, first.chain)
-    copied = CopiedLog(root, own, begin, last.last, last.end, log.snapshot)
+    copied = CopiedLog(
+        root=root,
+        identity=own,
+        begin=begin,
+        index=last.last,
+        end_pos=last.end,
+        snapshot=log.snapshot,
+    )
     for folder in (
         f"{copied.directory}/data",
         f"{copied.directory}/index",
@@ -338,11 +354,11 @@ def _fetch_log(
         _fetch(
             disk,
             store,
-            manifests.object_key(where, file.base, file.sha256),
-            file,
-            f"{copied.directory}/data",
-            used,
-            step,
+            key=manifests.object_key(where, file.base, file.sha256),
+            file=file,
+            directory=f"{copied.directory}/data",
+            used=used,
+            step=step,
         )
     proved = prove_and_index(disk, copied, step, REMEDY, allocate=True)
     found = proved.point.pos, proved.point.term, proved.point.chain

@@ -470,7 +470,16 @@ def _with(load: Load, options: Options, nodes: int, limit: str = "replicas") -> 
         network_out_per_s=(replicas - 1 + options.consumer_groups) * carried,
     )
     exceeded = tuple(name for name, has, needs in _against(options, need) if needs > has)
-    return Sizing(load, options, nodes, groups, need, entry, limit, exceeded)
+    return Sizing(
+        load=load,
+        options=options,
+        nodes=nodes,
+        groups=groups,
+        node=need,
+        log_bytes_a_message=entry,
+        limit=limit,
+        exceeded=exceeded,
+    )
 
 
 def _heap(options: Options, nodes: int, workers: int, hosted: int) -> float:

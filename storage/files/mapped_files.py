@@ -396,11 +396,11 @@ class MappedFiles:
             free = self._disk.free_bytes(self.directory) if self._allocate else 0
             self.upcoming = _Preparation(
                 self._disk,
-                self._unfinished_path(),
-                self.file_bytes,
-                self._allocate,
-                free,
-                self._warmer,
+                path=self._unfinished_path(),
+                size=self.file_bytes,
+                allocate=self._allocate,
+                free_bytes=free,
+                warmer=self._warmer,
             )
             self._submit(self.upcoming.run)
 

@@ -80,12 +80,12 @@ def settings_of(found: Survey) -> Settings:
         row = found.configuration.topics.get(topic, SourceTopic(topic, counts[topic], READ | WRITE))
         made.topics.append(
             TopicConfig(
-                "",
-                topic,
-                _kind(topic, row, found),
-                counts[topic],
-                _PERMISSIONS[row.perm & (READ | WRITE)],
-                0,
+                namespace="",
+                name=topic,
+                kind=_kind(topic, row, found),
+                queues=counts[topic],
+                permission=_PERMISSIONS[row.perm & (READ | WRITE)],
+                incarnation=0,
             )
         )
     _groups(found, made)

@@ -171,7 +171,9 @@ def _keep(
         found.kept_bytes -= message.size
         return
     if gap:
-        _require_filling(found, key, queue, message, gap, skip_damaged, damages)
+        _require_filling(
+            found, key, queue, message, gap, skip_damaged=skip_damaged, damages=damages
+        )
         queue.lost += gap
     queue.messages += 1
     queue.next = message.queue_offset + 1

@@ -118,9 +118,17 @@ def translate(message: Message, waiting: Waiting | None = None) -> Entry:
                 raise CannotKeep(str(error)) from error
             body_crc = zlib.crc32(body) & 0x7FFFFFFF
     return assemble(
-        topic, queue, queue_offset, body, body_crc, properties, sysflag,
-        (message.born_ms, _host(message.born_host)), (message.store_ms, _host(message.store_host)), message.reconsume_times,
-    )  # fmt: skip
+        topic,
+        queue,
+        queue_offset,
+        body,
+        body_crc,
+        properties=properties,
+        sysflag=sysflag,
+        born=(message.born_ms, _host(message.born_host)),
+        stored=(message.store_ms, _host(message.store_host)),
+        reconsume_times=message.reconsume_times,
+    )
 
 
 def assemble(
@@ -161,7 +169,15 @@ def assemble(
         + properties
     )
     return Entry(
-        head, body, rest, len(_HEADER) + total, topic, queue, queue_offset, stored[1], properties
+        head=head,
+        body=body,
+        rest=rest,
+        size=len(_HEADER) + total,
+        topic=topic,
+        queue=queue,
+        queue_offset=queue_offset,
+        store_host=stored[1],
+        properties=properties,
     )
 
 

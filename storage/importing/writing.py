@@ -325,13 +325,13 @@ class Import:
         fire_ms = max(kept.deliver_ms, now_ms) if kept.deliver_ms < reach_ms + SLOT_MS else reach_ms
         slot = fire_ms // SLOT_MS % SLOTS
         waiting = Waiting(
-            kept.topic,
-            kept.queue,
-            kept.deliver_ms,
-            self._topics[kept.topic].incarnation,
-            fire_ms,
-            slot,
-            self._slots[slot],
+            topic=kept.topic,
+            queue=kept.queue,
+            deliver_ms=kept.deliver_ms,
+            incarnation=self._topics[kept.topic].incarnation,
+            fire_ms=fire_ms,
+            slot=slot,
+            offset=self._slots[slot],
         )
         try:
             entry = translate(message, waiting)
@@ -363,14 +363,14 @@ def _lost(after: Message, offset: int) -> Entry:
     return assemble(
         after.topic,
         after.queue,
-        offset,
-        body,
-        crc32(body) & 0x7FFFFFFF,
-        properties,
-        0,
-        born,
-        born,
-        0,
+        queue_offset=offset,
+        body=body,
+        body_crc=crc32(body) & 0x7FFFFFFF,
+        properties=properties,
+        sysflag=0,
+        born=born,
+        stored=born,
+        reconsume_times=0,
     )
 
 

@@ -484,10 +484,10 @@ class KeyIndex:
             yield from walk(
                 file,
                 note,
-                slot_of(file, note, hash_) if number is None else number,
-                hash_,
-                begin_ms,
-                end_ms,
+                number=slot_of(file, note, hash_) if number is None else number,
+                hash_=hash_,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
             )
         finally:
             file.close()

@@ -162,17 +162,17 @@ class Durability:
         self.dirty.clear()
         self._jobs += 1
         self.job = SyncJob(
-            self._jobs,
-            end.term,
-            end.index,
-            self._disk,
-            tuple(files),
-            tuple(directories),
-            end,
-            wants_mark,
-            self._rolled,
-            self._writer,
-            self._writer.taken(),
+            number=self._jobs,
+            term=end.term,
+            index=end.index,
+            _disk=self._disk,
+            _files=tuple(files),
+            _directories=tuple(directories),
+            _mark=end,
+            _wrote_mark=wants_mark,
+            _rolled=self._rolled,
+            _writer=self._writer,
+            _taken=self._writer.taken(),
         )
         self._rolled = self.mark_pending = self.mark_due = False
         return self.job

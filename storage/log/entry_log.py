@@ -99,7 +99,14 @@ class EntryLog:
         self._data = data
         self._index = index
         self._fence = Fence()
-        self.durability = Durability(disk, (data, index), mark, writer, self._fence, self.end_index)
+        self.durability = Durability(
+            disk,
+            files=(data, index),
+            mark=mark,
+            writer=writer,
+            fence=self._fence,
+            index=self.end_index,
+        )
         self._seed = chain_seed(self._log_id)
         self._runs = runs
         self._writer = writer
@@ -172,10 +179,10 @@ class EntryLog:
             index,
             mark,
             recovered.report,
-            recovered.runs,
-            writer,
-            begin,
-            (directory, identity.log_id),
+            runs=recovered.runs,
+            writer=writer,
+            begin=begin,
+            home=(directory, identity.log_id),
         )
         if recovered.fenced is not None:
             log._fence.shut(recovered.fenced, status=ExitCode.DAMAGED)

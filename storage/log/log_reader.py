@@ -103,12 +103,12 @@ class LogReader:
                 " verifies it"
             )
         return Piece(
-            first_index,
-            first_index + count - 1,
-            pos,
-            memoryview(found),
-            positions[:count] - pos,
-            sizes[:count],
+            first_index=first_index,
+            last_index=first_index + count - 1,
+            pos=pos,
+            data=memoryview(found),
+            starts=positions[:count] - pos,
+            sizes=sizes[:count],
         )
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:

@@ -59,7 +59,7 @@ class RecoveryReport:
     reason: str = ""
     known_from: int = 0
     """The bytes of the log from this position on were verified."""
-    end: Point = field(default_factory=lambda: Point(0, 0, -1, 0))
+    end: Point = field(default_factory=lambda: Point(pos=0, index=0, term=-1, chain=0))
     rewritten_bytes: int = 0
     erased_bytes: int = 0
     removed_files: int = 0
@@ -140,7 +140,9 @@ class Recovery:
         self._report.row = row.label
         if row.act is Act.REFUSE or walker is None:
             mark = self._mark
-            self._report.end = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+            self._report.end = Point(
+                pos=mark.end_pos, index=mark.index + 1, term=mark.term, chain=mark.chain_crc
+            )
             runs = self._runs or [(mark.index, mark.term)]
             return Recovered(self._report, self._report.end, runs, fenced=self._report.reason)
         self._report.end = end = walker.point
@@ -254,7 +256,7 @@ class Recovery:
             return None
         magic, size, index, term, its_pos, _, chain, _, body_size = ENTRY_HEAD.unpack(raw)
         return (
-            Point(pos, index, term, chain)
+            Point(pos=pos, index=index, term=term, chain=chain)
             if magic == ENTRY_MAGIC and its_pos == pos and size == body_size + HEADER_BYTES
             else None
         )
@@ -284,7 +286,13 @@ class Recovery:
             if end_pos is None:
                 raise Disagreement(f"the unit of entry {last_index} is wrong")
             check_units(
-                self._files, self._index, first, last_index, end_pos, runs, headers=not self._clean
+                self._files,
+                self._index,
+                point=first,
+                last_index=last_index,
+                end_pos=end_pos,
+                runs=runs,
+                headers=not self._clean,
             )
         except Disagreement as disagreement:
             self._walk_file(first, last_index, after, str(disagreement))
@@ -417,9 +425,9 @@ class Recovery:
     def _start(self) -> Point:
         mark = self._mark
         return (
-            Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+            Point(pos=mark.end_pos, index=mark.index + 1, term=mark.term, chain=mark.chain_crc)
             if mark.index >= 0
-            else Point(0, 0, -1, self._begin.chain)
+            else Point(pos=0, index=0, term=-1, chain=self._begin.chain)
         )
 
     def _look_above(self) -> tuple[Above, Walker]:

@@ -45,7 +45,7 @@ Run = tuple[int, int]
 """First index and term of a run of entries of one term."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """A place between two entries: the position and index of the next entry, and the term and chain
     CRC of the previous one."""
@@ -153,8 +153,17 @@ class Walker:
             index = point.index + good
         if index == point.index:
             return None, needs
-        self.point = Point(start + at, index, int(columns[2][-1]), chain)
-        return Piece(self.blank_at, start, point.index, data[:at], *columns), 0
+        self.point = Point(pos=start + at, index=index, term=int(columns[2][-1]), chain=chain)
+        piece = Piece(
+            blank_at=self.blank_at,
+            pos=start,
+            first_index=point.index,
+            data=data[:at],
+            starts=columns[0],
+            sizes=columns[1],
+            terms=columns[2],
+        )
+        return piece, 0
 
     def _verified(
         self, start: int, data: memoryview, starts: I64, sizes: I32, terms: I64

@@ -156,7 +156,7 @@ class Staging:
         self._directory = f"{root}/dledger-{identity.replica}"
         self._data = StagedFiles(disk, f"{self._directory}/data", identity.data_file_bytes)
         self._units = StagedFiles(disk, f"{self._directory}/index", identity.index_file_bytes)
-        self._begin = Point(0, 0, -1, chain_seed(identity.log_id))
+        self._begin = Point(pos=0, index=0, term=-1, chain=chain_seed(identity.log_id))
         self._watch = -1
         self._whole: set[int] = set()
         """Adopted files: they have their blanks."""
@@ -248,7 +248,12 @@ class Staging:
         at = self._watch - entries.first_index
         if 0 <= at < len(entries.starts):
             self.watched = entries.term, chain_crc_at(entries.data, int(entries.starts[at]))
-        return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+        return Point(
+            pos=entries.end_pos,
+            index=entries.last_index + 1,
+            term=entries.term,
+            chain=entries.last_chain,
+        )
 
     def _write_blank(self, start: int, stop: int) -> None:
         for pos, data in whole_blank(start, stop - start):

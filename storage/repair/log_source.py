@@ -47,7 +47,7 @@ class Why(Enum):
     NO_SNAPSHOT = "no snapshot"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """Which entry cannot be served (index and position), why, and a sentence for people."""
 
@@ -57,7 +57,7 @@ class Missing:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none
     noted) lies before `synced`, and that entry ends at `committed_pos` (−1: not found) and has the
@@ -83,7 +83,7 @@ class LogSource:
         self._disk = disk
         self._root = root
         self._identity: Identity | None = None
-        self._begin = self._synced = Point(0, 0, -1, 0)
+        self._begin = self._synced = Point(pos=0, index=0, term=-1, chain=0)
         self._open: tuple[str, DiskFile] | None = None
         self._applied: dict[tuple[str, int, int], int | None] = {}
         """The content of the snapshots that were read last, by path, length and CRC."""
@@ -118,16 +118,18 @@ class LogSource:
         committed = min(committed, self._synced.index - 1)
         end = self._point_behind(committed, -1) if committed >= 0 else None
         return Facts(
-            known.data_file_bytes,
-            known.index_file_bytes,
-            self._begin,
-            self._synced,
-            committed,
-            -1 if end is None else end.pos,
-            0 if end is None else max(0, end.term),
-            -1 if snapshot is None else snapshot[0],
-            0 if snapshot is None else len(snapshot[1]),
-            tuple(point for place in places if (point := self._point_behind(*place)) is not None),
+            data_file_bytes=known.data_file_bytes,
+            index_file_bytes=known.index_file_bytes,
+            begin=self._begin,
+            synced=self._synced,
+            committed_index=committed,
+            committed_pos=-1 if end is None else end.pos,
+            committed_term=0 if end is None else max(0, end.term),
+            snapshot_index=-1 if snapshot is None else snapshot[0],
+            snapshot_bytes=0 if snapshot is None else len(snapshot[1]),
+            points=tuple(
+                point for place in places if (point := self._point_behind(*place)) is not None
+            ),
         )
 
     def snapshot(self) -> tuple[int, bytes] | None:
@@ -167,17 +169,17 @@ class LogSource:
             self._look()
         if point.pos < self._begin.pos:
             return Missing(
-                Why.TRIMMED,
-                point.index,
-                point.pos,
-                f"the log begins here with entry {self._begin.index}",
+                why=Why.TRIMMED,
+                index=point.index,
+                pos=point.pos,
+                text=f"the log begins here with entry {self._begin.index}",
             )
         if point.pos >= self._synced.pos:
             return Missing(
-                Why.BEYOND,
-                self._synced.index,
-                self._synced.pos,
-                f"the log is synced here up to entry {self._synced.index - 1}",
+                why=Why.BEYOND,
+                index=self._synced.index,
+                pos=self._synced.pos,
+                text=f"the log is synced here up to entry {self._synced.index - 1}",
             )
         size = self._known().data_file_bytes
         pos, data = point.pos, self._read(point.pos, max_bytes)
@@ -190,10 +192,10 @@ class LogSource:
             if head is not None and _begins_entry(head, point.index, after):
                 if after >= end_pos:
                     return Missing(
-                        Why.DIFFERS,
-                        point.index,
-                        point.pos,
-                        f"entry {point.index} begins at {after} here",
+                        why=Why.DIFFERS,
+                        index=point.index,
+                        pos=point.pos,
+                        text=f"entry {point.index} begins at {after} here",
                     )
                 pos, data = after, self._read(after, max_bytes)
         if data is None:
@@ -222,11 +224,13 @@ class LogSource:
         log_id = self._known().log_id
         begin = read_begin(self._disk, self._directory, log_id)
         mark = read_mark(self._disk, f"{self._directory}/syncedmark", log_id)
-        self._begin = Point(begin.pos, begin.index, begin.term, begin.chain)
+        self._begin = Point(pos=begin.pos, index=begin.index, term=begin.term, chain=begin.chain)
         if mark.index < begin.index:
             self._synced = self._begin
         else:
-            self._synced = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+            self._synced = Point(
+                pos=mark.end_pos, index=mark.index + 1, term=mark.term, chain=mark.chain_crc
+            )
 
     def _point_behind(self, index: int, pos: int) -> Point | None:
         """The point behind an entry, by its stored header; None if the entry is not here or cannot
@@ -258,7 +262,7 @@ class LogSource:
         if head is None or not _begins_entry(head, index, pos):
             return None
         _, size, _, term, _, _, chain, _, _ = ENTRY_HEAD.unpack(head)
-        return Point(pos + size, index + 1, term, chain)
+        return Point(pos=pos + size, index=index + 1, term=term, chain=chain)
 
     def _read(self, pos: int, max_bytes: int) -> memoryview | None:
         """Bytes at a position: as many as wanted, limited by the synced end and the file; at least
@@ -290,7 +294,10 @@ class LogSource:
         of that index continues another one than `point`, at whatever position."""
         if point.index >= self._synced.index:
             return Missing(
-                Why.DIFFERS, point.index, pos, f"entry {self._synced.index - 1} ends behind it here"
+                why=Why.DIFFERS,
+                index=point.index,
+                pos=pos,
+                text=f"entry {self._synced.index - 1} ends behind it here",
             )
         before = self._point_behind(point.index - 1, -1)
         if (
@@ -299,7 +306,10 @@ class LogSource:
             and isinstance(self.entries(before, self._synced.pos, HEADER_BYTES), Range)
         ):
             return Missing(
-                Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here"
+                why=Why.DIFFERS,
+                index=point.index,
+                pos=pos,
+                text=f"entry {point.index} follows another entry here",
             )
         return self._damaged(point, pos, reason)
 
@@ -307,10 +317,10 @@ class LogSource:
         size = self._known().data_file_bytes
         where = f"{self._directory}/data/{file_name(pos - pos % size)}, byte {pos % size}"
         return Missing(
-            Why.DAMAGED,
-            point.index,
-            pos,
-            f"entry {point.index} is damaged here too ({where}: {reason})",
+            why=Why.DAMAGED,
+            index=point.index,
+            pos=pos,
+            text=f"entry {point.index} is damaged here too ({where}: {reason})",
         )
 
     def _gone(self, point: Point, pos: int) -> Missing:
@@ -318,10 +328,10 @@ class LogSource:
         self._look()
         if pos < self._begin.pos:
             return Missing(
-                Why.TRIMMED,
-                point.index,
-                point.pos,
-                f"the log begins here with entry {self._begin.index}",
+                why=Why.TRIMMED,
+                index=point.index,
+                pos=point.pos,
+                text=f"the log begins here with entry {self._begin.index}",
             )
         return self._damaged(point, pos, "the file is missing")
 

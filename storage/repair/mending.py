@@ -100,7 +100,7 @@ class Mending:
     def __init__(
         self, disk: Disk, directory: str, identity: Identity, begin: Begin, mark: SyncedMark
     ) -> None:
-        self.start = Point(begin.pos, begin.index, begin.term, begin.chain)
+        self.start = Point(pos=begin.pos, index=begin.index, term=begin.term, chain=begin.chain)
         self.mark = mark
         self.written_bytes = 0
         self.again = disk.exists(f"{directory}/{MARKER}")
@@ -255,7 +255,12 @@ class Mending:
         if entries.pos != point.pos:
             self._write_blank(point.pos, entries.pos)
         self._write(entries.pos, entries.data)
-        return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+        return Point(
+            pos=entries.end_pos,
+            index=entries.last_index + 1,
+            term=entries.term,
+            chain=entries.last_chain,
+        )
 
     def fits(self, point: Point, entries: Range, *, further: bool) -> bool:
         """Whether entries that continue `point` may be written at their stated position; `further`:

@@ -135,7 +135,7 @@ class _Steps:
         try:
             for piece in file.pieces:
                 with needing_room(unfinished):
-                    _copy(disk, made, piece.start, piece.end, piece.source, piece.data)
+                    _copy(disk, made, piece.start, piece.end, piece.source, data=piece.data)
             made.sync()
         finally:
             made.close()
@@ -175,7 +175,7 @@ class _Steps:
             made = disk.create(unfinished, size, allocate=False)
         try:
             with needing_room(unfinished):
-                _copy(disk, made, 0, size, path, b"")
+                _copy(disk, made, start=0, end=size, source=path, data=b"")
             made.sync()
         finally:
             made.close()

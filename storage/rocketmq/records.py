@@ -103,21 +103,21 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
     except UnicodeDecodeError:
         raise BadRecord("its topic is not text") from None
     return Message(
-        position,
-        total,
-        queue,
-        flag,
-        queue_offset,
-        sysflag,
-        born_ms,
-        record[48:store_at],
-        _I64.unpack_from(record, store_at)[0],
-        record[store_at + 8 : times_at],
-        _I32.unpack_from(record, times_at)[0],
-        crc,
-        body,
-        topic,
-        record[topic_end + 2 :],
+        position=position,
+        size=total,
+        queue=queue,
+        flag=flag,
+        queue_offset=queue_offset,
+        sysflag=sysflag,
+        born_ms=born_ms,
+        born_host=record[48:store_at],
+        store_ms=_I64.unpack_from(record, store_at)[0],
+        store_host=record[store_at + 8 : times_at],
+        reconsume_times=_I32.unpack_from(record, times_at)[0],
+        body_crc=crc,
+        body=body,
+        topic=topic,
+        properties=record[topic_end + 2 :],
     )
 
 

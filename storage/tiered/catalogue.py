@@ -168,17 +168,19 @@ class Catalogue:
             last_chain,
             sha256,
         ) in _ROW.iter_unpack(rows):
-            linked = term, chain, last_term, last_chain
             yield FileManifest(
-                self._log_id,
-                base,
-                self._file_bytes,
-                first,
-                last,
-                end,
-                *linked,
-                last_store_ms,
-                sha256.hex(),
+                log_id=self._log_id,
+                base=base,
+                size=self._file_bytes,
+                first=first,
+                last=last,
+                end=end,
+                term=term,
+                chain=chain,
+                last_term=last_term,
+                last_chain=last_chain,
+                last_store_ms=last_store_ms,
+                sha256=sha256.hex(),
             )
 
 
@@ -187,13 +189,14 @@ def _begin_of(file: FileManifest) -> Begin:
 
 
 def _packed(file: FileManifest) -> bytes:
-    times = file.term, file.last_term, file.last_store_ms
     return _ROW.pack(
         file.base,
         file.first,
         file.last,
         file.end,
-        *times,
+        file.term,
+        file.last_term,
+        file.last_store_ms,
         file.chain,
         file.last_chain,
         bytes.fromhex(file.sha256),

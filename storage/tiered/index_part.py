@@ -131,7 +131,13 @@ def decode_head(data: bytes, key: str, file: FileManifest) -> IndexHead:
         marks = tuple([(index, pos, store_ms) for index, pos, store_ms in value["marks"]])
         chunks, blocks = bytes.fromhex(value["chunks"]), bytes.fromhex(value["blocks"])
         head = IndexHead(
-            value["sha256"], chunks, marks, queues, int(value["rows"]), int(value["keys"]), blocks
+            sha256=value["sha256"],
+            chunks=chunks,
+            marks=marks,
+            queues=queues,
+            rows=int(value["rows"]),
+            keys=int(value["keys"]),
+            blocks=blocks,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error
@@ -301,7 +307,13 @@ class IndexBuilder:
         )
         return IndexPart(
             IndexHead(
-                file.sha256, bytes(self._chunks), tuple(self._marks), queues, row, len(keys), blocks
+                sha256=file.sha256,
+                chunks=bytes(self._chunks),
+                marks=tuple(self._marks),
+                queues=queues,
+                rows=row,
+                keys=len(keys),
+                blocks=blocks,
             ),
             data,
         )

@@ -40,26 +40,30 @@ class StoredLog:
 
     @classmethod
     def of(cls, identity: Identity, begin: Begin, recovery: dict[str, Any] | None) -> StoredLog:
-        sizes = (
-            identity.data_file_bytes,
-            identity.index_file_bytes,
-            identity.consume_queue_file_bytes,
-        )
         return cls(
-            identity.cluster_id,
-            identity.group,
-            identity.log_id,
-            identity.created_ms,
-            *sizes,
-            begin,
-            recovery,
+            cluster_id=identity.cluster_id,
+            group=identity.group,
+            log_id=identity.log_id,
+            created_ms=identity.created_ms,
+            data_file_bytes=identity.data_file_bytes,
+            index_file_bytes=identity.index_file_bytes,
+            consume_queue_file_bytes=identity.consume_queue_file_bytes,
+            begin=begin,
+            recovery=recovery,
         )
 
     def identity(self, replica: str, incarnation: str) -> Identity:
         """The identity of a replica of this log."""
-        sizes = self.data_file_bytes, self.index_file_bytes, self.consume_queue_file_bytes
         return Identity(
-            self.cluster_id, self.group, self.log_id, replica, incarnation, *sizes, self.created_ms
+            cluster_id=self.cluster_id,
+            group=self.group,
+            log_id=self.log_id,
+            replica=replica,
+            incarnation=incarnation,
+            data_file_bytes=self.data_file_bytes,
+            index_file_bytes=self.index_file_bytes,
+            consume_queue_file_bytes=self.consume_queue_file_bytes,
+            created_ms=self.created_ms,
         )
 
 

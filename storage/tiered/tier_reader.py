@@ -209,7 +209,7 @@ class TierReader:
         most `count` within `max_bytes`, of one file. None if the store has none. Raises
         StoreFailure, WrongObject, OSError."""
         return self._again_if_trimmed(
-            lambda: self._read_entries(topic, queue, first, local, max_bytes, count)
+            lambda: self._read_entries(topic, queue, first, local, max_bytes, count=count)
         )
 
     def _read_entries(
@@ -391,12 +391,12 @@ class TierReader:
         view = memoryview(data)[begin : starts[-1] + sizes[-1]]
         last = first_index + len(starts) - 1
         return LogPiece(
-            first_index,
-            last,
-            pos + begin,
-            view,
-            np.array(starts, np.int64) - begin,
-            np.array(sizes, np.int32),
+            first_index=first_index,
+            last_index=last,
+            pos=pos + begin,
+            data=view,
+            starts=np.array(starts, np.int64) - begin,
+            sizes=np.array(sizes, np.int32),
         )
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:

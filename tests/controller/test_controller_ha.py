@@ -28,7 +28,16 @@ def elect(
     cause: Cause = Cause.STARTED,
     incarnation: str = "",
 ) -> ElectionRequest:
-    return ElectionRequest(node, incarnation, 0, epoch, term, THREE, cause, node)
+    return ElectionRequest(
+        node=node,
+        incarnation=incarnation,
+        generation=0,
+        epoch=epoch,
+        term=term,
+        voters=THREE,
+        cause=cause,
+        asked_by=node,
+    )
 
 
 def asked(state: State, *wishes: HaRequest, group: str = "g1") -> tuple[State, Outcome]:
@@ -53,7 +62,15 @@ def test_an_election_without_an_entry_takes_the_voters_that_it_names() -> None:
     assert (
         ha_control.from_json(outcome.value)
         == state.appointments["g1"]
-        == Appointment(0, 1, 1, "n1", THREE, Cause.STARTED, "n1")
+        == Appointment(
+            generation=0,
+            version=1,
+            epoch=1,
+            master="n1",
+            in_sync=THREE,
+            cause=Cause.STARTED,
+            asked_by="n1",
+        )
     )
 
 
@@ -61,7 +78,7 @@ def test_the_three_commands_are_the_three_functions() -> None:
     """What is agreed on is what `elect`, `alter` and `force` say, one after the other."""
     wishes: list[HaRequest] = [
         elect(),
-        AlterIsr("n1", 0, 1, 1, {"n1": "", "n2": ""}),
+        AlterIsr(node="n1", generation=0, epoch=1, version=1, in_sync={"n1": "", "n2": ""}),
         elect("n2", epoch=1, term=4, cause=Cause.ELECTION_TIMEOUT),
         elect("n3", epoch=5, term=5, cause=Cause.FORCED, incarnation="d3"),
     ]
@@ -71,7 +88,15 @@ def test_the_three_commands_are_the_three_functions() -> None:
         state, outcome = asked(state, wish)
         known = function(known, wish)
         assert state.appointments["g1"] == known, outcome
-    assert known == Appointment(0, 4, 6, "n3", {"n3": "d3"}, Cause.FORCED, "n3")
+    assert known == Appointment(
+        generation=0,
+        version=4,
+        epoch=6,
+        master="n3",
+        in_sync={"n3": "d3"},
+        cause=Cause.FORCED,
+        asked_by="n3",
+    )
 
 
 def test_a_wish_that_is_not_granted_changes_nothing_and_says_why() -> None:
@@ -100,7 +125,9 @@ def test_groups_have_masters_of_their_own() -> None:
 
 def test_appointments_are_exported_and_metadata_without_them_is_read() -> None:
     """They travel as JSON text; a snapshot from before HA groups has none."""
-    state, _ = asked(State(), elect(), AlterIsr("n1", 0, 1, 1, {"n1": ""}))
+    state, _ = asked(
+        State(), elect(), AlterIsr(node="n1", generation=0, epoch=1, version=1, in_sync={"n1": ""})
+    )
     tree = json.loads(json.dumps(export(state)))
     assert restore(tree).appointments == state.appointments
     assert export(restore(tree)) == export(state)

@@ -18,11 +18,22 @@ ALL = {"n1": "", "n2": "", "n3": ""}
 
 
 def agreed(version: int = 1, epoch: int = 1, generation: int = 0) -> Appointment:
-    return Appointment(generation, version, epoch, "n1", ALL)
+    return Appointment(
+        generation=generation, version=version, epoch=epoch, master="n1", in_sync=ALL
+    )
 
 
 def elect(epoch: int = 0, generation: int = 0) -> ElectionRequest:
-    return ElectionRequest("n2", "", generation, epoch, 0, ALL, Cause.ELECTION_TIMEOUT, "n2")
+    return ElectionRequest(
+        node="n2",
+        incarnation="",
+        generation=generation,
+        epoch=epoch,
+        term=0,
+        voters=ALL,
+        cause=Cause.ELECTION_TIMEOUT,
+        asked_by="n2",
+    )
 
 
 class World:
@@ -127,9 +138,15 @@ async def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None
     """Such a request could not be granted, so it is not sent."""
     async with running_world() as world:
         world.appointments = {"g1": agreed(5, 3, 7)}
-        for wish in (elect(2, 7), elect(9, 0), AlterIsr("n1", 7, 3, 4, ALL)):
+        for wish in (
+            elect(2, 7),
+            elect(9, 0),
+            AlterIsr(node="n1", generation=7, epoch=3, version=4, in_sync=ALL),
+        ):
             world.ha_control.wished("g1", (wish,))
             assert world.take_told() == [("g1", agreed(5, 3, 7))]
-        world.ha_control.wished("g1", (elect(3, 7), AlterIsr("n1", 8, 3, 4, ALL)))
+        world.ha_control.wished(
+            "g1", (elect(3, 7), AlterIsr(node="n1", generation=8, epoch=3, version=4, in_sync=ALL))
+        )
         await settle()
         assert len(world.wishes) == 2

@@ -12,7 +12,9 @@ MS = 1_000_000
 
 
 def heard(at_ms: int, commit: int, term: int = 3) -> LeaderContact:
-    return LeaderContact("n1", term, at_ms * MS, commit, commit)
+    return LeaderContact(
+        leader="n1", term=term, at_ns=at_ms * MS, end_index=commit, commit_index=commit
+    )
 
 
 def test_a_word_counts_once_everything_it_speaks_of_is_applied() -> None:

@@ -45,7 +45,9 @@ def bench(
     nothing from now on."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy, ha=rules))
     b.replicator.members = IN_SYNC
-    b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
+    b.replicator.appointment = Appointment(
+        generation=0, version=1, epoch=1, master="n1", in_sync={"n1": "", "n2": ""}
+    )
     b.lead(1)
     b.ask(
         Configure(next(b.tokens), topics=[topic(one.value or "t", one) for one in TopicDurability])
@@ -209,7 +211,9 @@ def stuck(level: int = MINIMUM_LEVEL) -> Bench:
         Members(("n1", "n2"), rule=Rule.IN_SYNC),
         False,
     )
-    b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
+    b.replicator.appointment = Appointment(
+        generation=0, version=1, epoch=1, master="n1", in_sync={"n1": "", "n2": ""}
+    )
     b.machine.members = GroupMembers(-1, ("n1", "n2"), rule="in-sync")
     b.machine.level = level
     b.lead(1)
@@ -370,5 +374,7 @@ def test_an_appointed_master_sends_and_syncs_its_term_start_in_the_same_turn(
         "take",
         lambda now_ns: replace(take(now_ns), role_changed=b.group.leader.term != replicator.term),
     )
-    b.turn(Appointed(Appointment(0, 1, 1, "n1", {"n1": ""})))
+    b.turn(
+        Appointed(Appointment(generation=0, version=1, epoch=1, master="n1", in_sync={"n1": ""}))
+    )
     assert b.log.end_index == 0 and b.group.view().serving

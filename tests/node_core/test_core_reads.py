@@ -160,7 +160,11 @@ def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
     behind = bench.machine.applied_end_pos - int(bench.machine.units("t", 0, 1, 1)[0][0])
     bench.replicator.follow(2, "n2")
     bench.replicator.last_contact = LeaderContact(
-        "n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index
+        leader="n2",
+        term=bench.machine.applied_term,
+        at_ns=bench.now_ns,
+        end_index=99,
+        commit_index=bench.machine.applied_index,
     )
     bench.turn()
     found = bench.ask(pull(bench, 0))

@@ -262,7 +262,11 @@ class Busy(World):
         for number in range(a % 4):
             self.bench.now_ns += GAPS_NS[b % 3]
             replicator.last_contact = LeaderContact(
-                "n2", self.term, self.bench.now_ns, log.end_index, replicator.commit_index
+                leader="n2",
+                term=self.term,
+                at_ns=self.bench.now_ns,
+                end_index=log.end_index,
+                commit_index=replicator.commit_index,
             )
             self.commits(number)
             self.event(0)

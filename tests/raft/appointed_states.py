@@ -127,7 +127,16 @@ class States(HaCluster):
             member.start(0)
             self.members[name] = member
         self.wipe(SPARE)
-        first = ElectionRequest("n1", "", 0, 0, 0, dict.fromkeys(FOUNDERS, ""), Cause.STARTED, "n1")
+        first = ElectionRequest(
+            node="n1",
+            incarnation="",
+            generation=0,
+            epoch=0,
+            term=0,
+            voters=dict.fromkeys(FOUNDERS, ""),
+            cause=Cause.STARTED,
+            asked_by="n1",
+        )
         assert self.controller.take(first)
         for name in FOUNDERS:
             self.hear(name)

@@ -90,7 +90,16 @@ class LostDisks(HaCluster):
             member.start(0)
             self.members[name] = member
         assert self.controller.take(
-            ElectionRequest("n1", "", 0, 0, 0, dict.fromkeys(names, ""), Cause.STARTED, "n1")
+            ElectionRequest(
+                node="n1",
+                incarnation="",
+                generation=0,
+                epoch=0,
+                term=0,
+                voters=dict.fromkeys(names, ""),
+                cause=Cause.STARTED,
+                asked_by="n1",
+            )
         )
         self.hear()
         self.settle()

@@ -167,7 +167,12 @@ class Member:
         self.core.stirred = True
         effects = self.core.take(now_ns)
         assert not calm or effects == Effects(
-            None, NO_WRITES, (), (), self.told, role_changed=False
+            fence=None,
+            writes=NO_WRITES,
+            messages=(),
+            pushes=(),
+            commit_index=self.told,
+            role_changed=False,
         ), f"{self.core} is not calm: {effects}"
         self.standing = self._standing()
         assert not calm or stood == self.standing, f"{self.core} is not calm: {stood}"

@@ -74,7 +74,17 @@ def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
     assert len(raft.peers["c"].underway) <= raft.config.timing.window_ranges
     before = raft.peers["c"].received
     raft.step(
-        AppendReply("c", "a", 2, raft.election.leading.round, 1, False, before + 10, 1), now_ns
+        AppendReply(
+            sender="c",
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=1,
+            rejected=False,
+            received=before + 10,
+            durable=1,
+        ),
+        now_ns,
     )
     assert sum(pushes(raft, 10, now_ns).values()) <= 2 * BYTES + window
 

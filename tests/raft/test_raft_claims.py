@@ -397,7 +397,10 @@ def test_election_safety_in_every_order_of_requests() -> None:
         for raft in candidates.values():
             raft.tick(LATER)
             for voter in ("c", "d"):
-                raft.step(VoteReply(voter, raft.config.node, 2, True, True), LATER)
+                raft.step(
+                    VoteReply(sender=voter, to=raft.config.node, term=2, pre=True, granted=True),
+                    LATER,
+                )
             raft.take(LATER)
             assert (raft.term, raft.voted_for) == (2, raft.config.node)
         for voter, order in zip(names[2:], heard, strict=True):
@@ -405,7 +408,12 @@ def test_election_safety_in_every_order_of_requests() -> None:
                 RaftConfig(voter, names, 1), LogView([(0, 0)], 0), HardState(1), Random(1), 0, 0
             )
             for candidate in order:
-                raft.step(VoteRequest(candidate, voter, 2, False, 0, 0), LATER)
+                raft.step(
+                    VoteRequest(
+                        sender=candidate, to=voter, term=2, pre=False, last_index=0, last_term=0
+                    ),
+                    LATER,
+                )
                 for reply in raft.take(LATER).messages:
                     candidates[candidate].step(reply, LATER)
         outcomes.add(
@@ -537,7 +545,12 @@ def test_5_4_1_in_all_cases() -> None:
     (dissertation §9.6) look alike. Figure 3's leader completeness rests on it."""
     for ours, last_index, last_term, pre in product(logs(3, 3), range(5), range(5), (True, False)):
         raft = core(list(ours), term=4)
-        raft.step(VoteRequest("b", "a", 5, pre, last_index, last_term), LATER)
+        raft.step(
+            VoteRequest(
+                sender="b", to="a", term=5, pre=pre, last_index=last_index, last_term=last_term
+            ),
+            LATER,
+        )
         (reply,) = raft.take(LATER).messages
         assert isinstance(reply, VoteReply)
         our_term = ours[-1] if ours else 0

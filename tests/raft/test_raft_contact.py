@@ -3,6 +3,8 @@ must step down."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.proto.types import PeerProgress, Role
@@ -68,11 +70,21 @@ def test_a_leader_checks_its_contact_when_a_copy_stops_counting(c_ago_ns: int) -
 def answers(raft: Core) -> list[AppendReply]:
     """Every answer that a peer can give about a log of six entries."""
     assert raft.election.leading is not None
-    given = "b", "a", raft.term, raft.election.leading.round, 1
+    reply = partial(
+        AppendReply,
+        sender="b",
+        to="a",
+        term=raft.term,
+        round=raft.election.leading.round,
+        boot_id=1,
+    )
     indexes = range(-1, raft.log.end_index + 1)
-    hints = [AppendReply(*given, True, hint, -1, raft.log.term_at(hint) or 0) for hint in indexes]
+    hints = [
+        reply(rejected=True, received=hint, durable=-1, hint_term=raft.log.term_at(hint) or 0)
+        for hint in indexes
+    ]
     return hints + [
-        AppendReply(*given, False, received, durable)
+        reply(rejected=False, received=received, durable=durable)
         for received in indexes
         for durable in range(-1, received + 1)
     ]

@@ -36,11 +36,22 @@ ALL_IN_SYNC = dict.fromkeys(VOTERS, "")
 def messages(sender: str, to: str, term: int) -> list[Message]:
     """One of every kind, but for requests for votes."""
     return [
-        VoteReply(sender, to, term, False, True),
-        Append(sender, to, term, 1, 1, 1, 0),
-        AppendReply(sender, to, term, 1, 1, False, 1, 1),
-        TimeoutNow(sender, to, term, 1, 1, Cause.OPERATOR),
-        LeftBehind(sender, to, term, 5),
+        VoteReply(sender=sender, to=to, term=term, pre=False, granted=True),
+        Append(sender=sender, to=to, term=term, round=1, prev_index=1, prev_term=1, commit_index=0),
+        AppendReply(
+            sender=sender,
+            to=to,
+            term=term,
+            round=1,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        TimeoutNow(
+            sender=sender, to=to, term=term, last_index=1, last_term=1, cause=Cause.OPERATOR
+        ),
+        LeftBehind(sender=sender, to=to, term=term, begin_index=5),
     ]
 
 
@@ -52,7 +63,12 @@ def test_whose_messages_are_heard() -> None:
     for known in (None, "x", "b"):
         raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0)
         if known is not None:
-            raft.step(Append(known, "a", 2, 1, 1, 1, 0), 0)
+            raft.step(
+                Append(
+                    sender=known, to="a", term=2, round=1, prev_index=1, prev_term=1, commit_index=0
+                ),
+                0,
+            )
             assert raft.leader == known
         for sender, to, term in product("abclx", "ab", (1, 2, 3)):
             member = sender in "bcl"
@@ -63,7 +79,14 @@ def test_whose_messages_are_heard() -> None:
                 heard_of = to == "a" and sender != "a" and (member or leads)
                 assert raft.concerns(message) is heard_of, (known, message)
             for last_term, last_index in product((0, 1, 2), (0, 1, 2)):
-                asks = VoteRequest(sender, to, term, False, last_index, last_term)
+                asks = VoteRequest(
+                    sender=sender,
+                    to=to,
+                    term=term,
+                    pre=False,
+                    last_index=last_index,
+                    last_term=last_term,
+                )
                 heard_of = (
                     to == "a" and sender != "a" and (member or (last_term, last_index) > (1, 1))
                 )
@@ -75,7 +98,10 @@ def test_a_leader_hears_those_whom_it_removed() -> None:
     raft = leading()
     change(raft, Change.REMOVE, "c")
     assert "c" not in raft.members.nodes
-    assert [raft.concerns(VoteReply(node, "a", 2, False, True)) for node in "bcx"] == [
+    assert [
+        raft.concerns(VoteReply(sender=node, to="a", term=2, pre=False, granted=True))
+        for node in "bcx"
+    ] == [
         True,
         True,
         False,
@@ -105,20 +131,54 @@ def test_a_membership_entry_comes_alone_and_with_its_members(
 ) -> None:
     """Anything else is refused before it changes anything."""
     raft = core([1])
-    raft.step(Append("b", "a", 2, 1, 1, 1, 0, extent), 0, members=members)
+    raft.step(
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=0,
+            extent=extent,
+        ),
+        0,
+        members=members,
+    )
     assert raft.refused == ({"membership": 1} if refused else {})
     assert (raft.take_writes().append is None) is bool(refused)
     assert (raft.leader, raft.log.end_index) == ((None, 1) if refused else ("b", extent.last_index))
 
 
 @pytest.mark.parametrize(
-    ("term", "answers"), [(1, [AppendReply("a", "b", 2, 0, 1, True, -1, -1)]), (2, []), (3, [])]
+    ("term", "answers"),
+    [
+        (
+            1,
+            [
+                AppendReply(
+                    sender="a",
+                    to="b",
+                    term=2,
+                    round=0,
+                    boot_id=1,
+                    rejected=True,
+                    received=-1,
+                    durable=-1,
+                )
+            ],
+        ),
+        (2, []),
+        (3, []),
+    ],
 )
 def test_a_deposed_leader_learns_of_the_newer_term(term: int, answers: list[AppendReply]) -> None:
     """By an answer to round 0, which is no answer to anything it may have sent as leader of that
     term."""
     raft = core([1], term=2)
-    raft.step(Append("b", "a", term, 7, 1, 1, 0), 0)
+    raft.step(
+        Append(sender="b", to="a", term=term, round=7, prev_index=1, prev_term=1, commit_index=0), 0
+    )
     found = [
         message
         for message in said(raft, 0)
@@ -137,7 +197,9 @@ def test_an_epoch_that_was_promised_to_another_is_not_followed(vote: str | None)
     """The votes of a term under another rule may have elected another: the master has to take a new
     epoch."""
     raft = ha_core(vote)
-    raft.step(Append("b", "a", 2, 7, 1, 1, 0), 0)
+    raft.step(
+        Append(sender="b", to="a", term=2, round=7, prev_index=1, prev_term=1, commit_index=0), 0
+    )
     promised = vote in ("c", "a")
     assert (raft.term, raft.leader) == ((3, None) if promised else (2, "b"))
     (answer,) = [message for message in said(raft, 0) if isinstance(message, AppendReply)]
@@ -163,8 +225,13 @@ def test_a_fenced_core_does_nothing_any_more() -> None:
     raft.stirred = False
     assert raft.calm_until(LATER) is None
     heard(raft, "b", 1)
-    raft.step(Append("b", "a", 9, 1, 1, 2, 1), LATER)
-    raft.appointed(Appointment(0, 1, 7, "a", ALL_IN_SYNC), LATER)
+    raft.step(
+        Append(sender="b", to="a", term=9, round=1, prev_index=1, prev_term=2, commit_index=1),
+        LATER,
+    )
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=7, master="a", in_sync=ALL_IN_SYNC), LATER
+    )
     effects = raft.take(LATER + 10 * BEAT_NS)
     assert (effects.fence, effects.messages, effects.pushes, effects.requests, effects.reads) == (
         "first",
@@ -187,7 +254,11 @@ def test_what_only_a_leader_knows() -> None:
         and raft.last_contact is None
     )
     assert raft.replicated_index == 1 and raft.missing_isr(LATER) == 0
-    follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)
+    follow(
+        raft,
+        Append(sender="b", to="a", term=3, round=1, prev_index=1, prev_term=2, commit_index=1),
+        LATER,
+    )
     assert raft.peers == {} and raft.peer_progress() == () and not raft.accepting
     assert raft.last_contact is not None and raft.last_contact.leader == "b"
     assert (
@@ -207,10 +278,14 @@ def test_what_only_a_leader_knows() -> None:
 def test_a_leader_that_follows_the_rule_in_sync_knows_what_is_missing() -> None:
     raft = ha_core(None)
     assert raft.missing_isr(LATER) == 0
-    raft.appointed(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER
+    )
     assert (raft.role, raft.term, raft.agreed) == (Role.LEADER, 3, raft.appointment)
     assert raft.missing_isr(LATER) == 0
-    raft.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync={"a": ""}), LATER
+    )
     assert raft.agreed is not None and raft.agreed.in_sync == ALL_IN_SYNC, (
         "the same version again is nothing new"
     )
@@ -228,7 +303,11 @@ def test_what_is_held_may_be_acknowledged_early_by_a_leader_alone() -> None:
     raft.log_state.held_index = 0
     assert raft.replicated_index == 1
     raft.log_state.held_index = 3
-    follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)
+    follow(
+        raft,
+        Append(sender="b", to="a", term=3, round=1, prev_index=1, prev_term=2, commit_index=1),
+        LATER,
+    )
     assert raft.replicated_index == raft.commit_index
 
 
@@ -264,7 +343,9 @@ def test_a_follower_that_leaves_says_so_instead_of_taking_over() -> None:
     raft = core([1])
     follow(raft, append(1, 1))
     raft.leave()
-    raft.step(TimeoutNow("b", "a", 2, 1, 1, Cause.OPERATOR), 0)
+    raft.step(
+        TimeoutNow(sender="b", to="a", term=2, last_index=1, last_term=1, cause=Cause.OPERATOR), 0
+    )
     (answer,) = said(raft, 0)
     assert isinstance(answer, AppendReply) and answer.leaving and raft.role is Role.FOLLOWER
 
@@ -275,7 +356,7 @@ def test_a_canvass_that_is_over_is_asked_for_once() -> None:
     raft.tick(LATER)
     assert raft.take(LATER).requests == ()
     for node in "bc":
-        raft.step(VoteReply(node, "a", 3, True, True), LATER)
+        raft.step(VoteReply(sender=node, to="a", term=3, pre=True, granted=True), LATER)
     assert len(raft.take(LATER).requests) == 1
     for now_ns in range(LATER, raft.wake_at_ns(LATER), BEAT_NS // 4):
         raft.tick(now_ns)
@@ -289,7 +370,7 @@ def test_requests_of_an_earlier_time_as_master_are_void_for_a_new_leader() -> No
     raft.isr.join({"c"})
     raft.tick(LATER)
     for pre in (True, False):
-        raft.step(VoteReply("b", "a", 2, pre, True), LATER)
+        raft.step(VoteReply(sender="b", to="a", term=2, pre=pre, granted=True), LATER)
     assert raft.role is Role.LEADER and raft.isr.joining == set()
 
 
@@ -297,7 +378,9 @@ def test_a_leader_without_a_quorum_postpones_its_campaign_where_others_come_firs
     """A master waits one longest election timeout more than its own; a leader by votes does not
     wait longer."""
     for raft, more in ((leading(), 0), (ha_core(None), Timing().election_max_ns)):
-        raft.appointed(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
+        raft.appointed(
+            Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER
+        )
         assert raft.role is Role.LEADER
         now_ns = LATER + Timing().alone_ns
         raft.tick(now_ns)
@@ -357,7 +440,7 @@ def test_a_new_leader_has_committed_nothing_of_its_term(voters: tuple[str, ...])
     raft.tick(LATER)
     for pre in (True, False):
         for node in voters[1:]:
-            raft.step(VoteReply(node, "a", 2, pre, True), LATER)
+            raft.step(VoteReply(sender=node, to="a", term=2, pre=pre, granted=True), LATER)
     assert raft.role is Role.LEADER and raft.commit_index == 0
     raft.appended(Extent(3, 3, 2, 10))
     raft.synced(*raft.sync_begins())
@@ -422,7 +505,9 @@ def test_every_input_that_may_have_to_be_told_stirs() -> None:
         assert slave.stirred is True
     appointed = ha_core(None)
     appointed.stirred = False
-    appointed.appointed(Appointment(0, 1, 3, "b", ALL_IN_SYNC), LATER)
+    appointed.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="b", in_sync=ALL_IN_SYNC), LATER
+    )
     assert appointed.stirred is True
 
 
@@ -445,7 +530,6 @@ def test_a_calm_core_has_nothing_to_say() -> None:
     assert raft.calm_until(LATER) is not None and raft.take(LATER) == Effects(
         None, NO_WRITES, (), (), 1, role_changed=False
     )
-    follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)
     assert raft.take(LATER).role_changed is False, "it was told once"
 
 
@@ -474,7 +558,7 @@ def test_a_new_leader_wants_everything_synced_and_holds_nothing() -> None:
     raft.log_state.held_index = raft.log_state.early_index = 1
     raft.tick(LATER)
     for pre in (True, False):
-        raft.step(VoteReply("b", "a", 2, pre, True), LATER)
+        raft.step(VoteReply(sender="b", to="a", term=2, pre=pre, granted=True), LATER)
     assert (raft.urgent_index, raft.early_index, raft.log_state.held_index) == (2, -1, -1)
 
 
@@ -483,7 +567,18 @@ def test_a_refused_write_takes_back_what_its_members_made_of_the_replica() -> No
     raft = core([1])
     members = Members(("b", "c"), frozenset("a"))
     raft.step(
-        Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)), 0, members=members
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=1,
+            extent=Extent(2, 2, 2, 10, membership=True),
+        ),
+        0,
+        members=members,
     )
     raft.take_writes()
     raft.append_refused()
@@ -494,7 +589,17 @@ def test_late_answers_of_a_former_life_are_counted() -> None:
     raft = leading()
     for boot_id in (2, 1):
         raft.step(
-            AppendReply("b", "a", 2, raft.election.leading.round, boot_id, False, 1, 1), LATER
+            AppendReply(
+                sender="b",
+                to="a",
+                term=2,
+                round=raft.election.leading.round,
+                boot_id=boot_id,
+                rejected=False,
+                received=1,
+                durable=1,
+            ),
+            LATER,
         )  # type: ignore[union-attr]
     assert raft.refused == {"former-life": 1} and raft.peers["b"].boot_id == 2
 
@@ -505,7 +610,12 @@ def test_answers_of_an_earlier_term_count_nothing(term: int, stirs: bool) -> Non
     raft.appended(Extent(2, 2, 2, 100))
     raft.take(LATER)
     raft.stirred = False
-    raft.step(AppendReply("c", "a", term, 1, 1, False, 1, 1), LATER)
+    raft.step(
+        AppendReply(
+            sender="c", to="a", term=term, round=1, boot_id=1, rejected=False, received=1, durable=1
+        ),
+        LATER,
+    )
     assert (raft.peers["c"].received, raft.stirred) == ((1, True) if stirs else (-1, False))
 
 
@@ -513,7 +623,12 @@ def test_a_higher_term_in_an_answer_has_to_be_told() -> None:
     raft = leading()
     raft.take(LATER)
     raft.stirred = False
-    raft.step(AppendReply("c", "a", 9, 1, 1, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="c", to="a", term=9, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert (raft.term, raft.role, raft.stirred) == (9, Role.FOLLOWER, True)
 
 
@@ -523,17 +638,24 @@ def test_a_candidate_waits_for_the_master_of_a_newer_epoch(epoch: int) -> None:
     raft = ha_core(None)
     raft.tick(LATER)
     assert raft.role is Role.CANDIDATE
-    raft.appointed(Appointment(0, 1, epoch, "b", ALL_IN_SYNC), LATER + 5 * MS)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=epoch, master="b", in_sync=ALL_IN_SYNC),
+        LATER + 5 * MS,
+    )
     assert raft.role is (Role.FOLLOWER if epoch > 2 else Role.CANDIDATE)
     late = ha_core(None)
-    late.isr.learn(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
+    late.isr.learn(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER
+    )
     late.tick(1)
     assert (late.role, late.term) == (Role.LEADER, 3)
 
 
 def test_a_master_reviews_its_set_when_that_is_due_and_no_other_leader_does() -> None:
     raft = ha_core(None)
-    raft.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync={"a": ""}), LATER
+    )
     assert raft.election.leading is not None
     review = raft.election.leading.review
     assert review.due_ns == LATER
@@ -547,11 +669,15 @@ def test_a_master_reviews_its_set_when_that_is_due_and_no_other_leader_does() ->
 def test_an_appointment_that_leaves_fewer_in_sync_commits_what_the_others_have() -> None:
     """At once, and it counts as held, too."""
     raft = ha_core(None)
-    raft.appointed(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER
+    )
     raft.appended(Extent(2, 2, 3, 100), early=True)
     raft.synced(*raft.sync_begins())
     assert (raft.commit_index, raft.replicated_index) == (-1, -1)
-    raft.appointed(Appointment(0, 2, 3, "a", {"a": ""}), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=2, epoch=3, master="a", in_sync={"a": ""}), LATER
+    )
     assert (raft.commit_index, raft.log_state.held_index) == (2, 2)
 
 
@@ -560,14 +686,35 @@ def test_a_replica_whose_members_were_cut_rests_as_what_it_is_although_the_write
     config = RaftConfig("a", ("b", "c"), 1, learners=frozenset("a"))
     raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(1), Random(1), 0, commit_index=1)
     raft.step(
-        Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)),
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=1,
+            extent=Extent(2, 2, 2, 10, membership=True),
+        ),
         0,
         members=Members(VOTERS),
     )
     raft.take_writes()
     raft.append_written()
     assert raft.role is Role.FOLLOWER
-    raft.step(Append("c", "a", 3, 1, 1, 1, 1, Extent(2, 2, 3, 10)), 0)
+    raft.step(
+        Append(
+            sender="c",
+            to="a",
+            term=3,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=1,
+            extent=Extent(2, 2, 3, 10),
+        ),
+        0,
+    )
     assert raft.take_writes().truncate_from == 2
     raft.append_refused()
     assert (raft.role, raft.members.voters) == (Role.LEARNER, ("b", "c"))
@@ -575,13 +722,17 @@ def test_a_replica_whose_members_were_cut_rests_as_what_it_is_although_the_write
 
 def test_a_master_that_hears_nobody_reviews_its_set_as_soon_as_the_controller_answers() -> None:
     raft = ha_core(None)
-    raft.appointed(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER
+    )
     raft.take(LATER)
     assert raft.election.leading is not None
     now_ns = LATER + 9 * BEAT_NS
     raft.take(now_ns)
     assert raft.election.leading.review.due_ns == now_ns + BEAT_NS
-    raft.appointed(Appointment(0, 2, 3, "a", ALL_IN_SYNC), now_ns + 1)
+    raft.appointed(
+        Appointment(generation=0, version=2, epoch=3, master="a", in_sync=ALL_IN_SYNC), now_ns + 1
+    )
     assert raft.election.leading.review.due_ns == now_ns + 1
 
 

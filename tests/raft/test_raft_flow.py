@@ -78,7 +78,7 @@ class Group:
         self.a = self.cores["a"]
         self.a.tick(START_NS)
         for pre in (True, False):
-            self.a.step(VoteReply("b", "a", 2, pre, True), START_NS)
+            self.a.step(VoteReply(sender="b", to="a", term=2, pre=pre, granted=True), START_NS)
         assert self.a.role is Role.LEADER
         self.heard_at = 0
         self.step(1)

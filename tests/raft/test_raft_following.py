@@ -77,11 +77,11 @@ def test_a_lost_election_ends_the_campaign(pre: bool) -> None:
     raft = core([1])
     raft.tick(LATER)
     if not pre:
-        raft.step(VoteReply("b", "a", 2, True, True), LATER)
+        raft.step(VoteReply(sender="b", to="a", term=2, pre=True, granted=True), LATER)
     assert raft.role is Role.CANDIDATE
     for number, node in enumerate(("b", "c")):
         assert raft.role is Role.CANDIDATE, number
-        raft.step(VoteReply(node, "a", raft.term, pre, False), LATER)
+        raft.step(VoteReply(sender=node, to="a", term=raft.term, pre=pre, granted=False), LATER)
     assert (raft.role, raft.leader) == (Role.FOLLOWER, None)
 
 
@@ -96,7 +96,9 @@ def test_a_replica_that_restarted_votes_in_the_term_that_it_stored() -> None:
             0,
             0,
         )
-        raft.step(VoteRequest("b", "a", term, False, 2, 3), 1)
+        raft.step(
+            VoteRequest(sender="b", to="a", term=term, pre=False, last_index=2, last_term=3), 1
+        )
         assert (raft.voted_for == "b") is granted
 
 
@@ -106,7 +108,7 @@ def test_a_canvass_waits_for_silent_nodes_for_one_heartbeat_period() -> None:
     raft = Core(config, LogView([(0, 0), (1, 1)], 2), HardState(1, None), Random(1), 0, 2)
     assert raft.wake_at_ns(0) > 0
     raft.tick(LATER)
-    raft.step(VoteReply("b", "a", 2, True, True), LATER)
+    raft.step(VoteReply(sender="b", to="a", term=2, pre=True, granted=True), LATER)
     for now_ns, requests in (
         (LATER, 0),
         (LATER + BEAT_NS - 1, 0),
@@ -115,7 +117,7 @@ def test_a_canvass_waits_for_silent_nodes_for_one_heartbeat_period() -> None:
     ):
         raft.tick(now_ns)
         assert len(raft.take(now_ns).requests) == requests, now_ns - LATER
-    raft.step(VoteReply("c", "a", 2, True, True), LATER + BEAT_NS + 2)
+    raft.step(VoteReply(sender="c", to="a", term=2, pre=True, granted=True), LATER + BEAT_NS + 2)
     assert len(raft.take(LATER + BEAT_NS + 2).requests) == 1, (
         "the last one agrees, and the request may have been lost"
     )
@@ -135,18 +137,28 @@ def test_a_new_term_knows_nothing_of_the_handovers_of_an_earlier_one() -> None:
     """Such as the reason why one failed."""
     raft = leader()
     raft.handovers.failure = "it did not take over"
-    raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=7, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert raft.role is Role.FOLLOWER
     raft.tick(2 * LATER)
     for pre in (True, False):
-        raft.step(VoteReply("b", "a", 8, pre, True), 2 * LATER)
+        raft.step(VoteReply(sender="b", to="a", term=8, pre=pre, granted=True), 2 * LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 8)
     assert raft.handover_failure == ""
 
 
 def test_a_leader_that_stepped_down_counts_silence_from_then_on() -> None:
     raft = leader()
-    raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), 2 * LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=7, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        2 * LATER,
+    )
     raft.tick(2 * LATER + 900 * MS)
     assert raft.role is Role.CANDIDATE
     assert (raft.election.candidacy.cause, raft.election.candidacy.silent_ms) == (
@@ -159,7 +171,9 @@ def test_5_2_a_granted_vote_begins_a_new_timeout() -> None:
     """§5.2: the candidate has the whole timeout to win."""
     raft = core([1])
     due_ns = raft.timer.due_ns
-    raft.step(VoteRequest("b", "a", 2, False, 1, 1), due_ns - 1)
+    raft.step(
+        VoteRequest(sender="b", to="a", term=2, pre=False, last_index=1, last_term=1), due_ns - 1
+    )
     raft.tick(due_ns)
     assert (raft.role, raft.voted_for) == (Role.FOLLOWER, "b")
     raft.tick(due_ns + Timing().election_max_ns)

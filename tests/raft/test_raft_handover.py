@@ -101,7 +101,11 @@ def test_a_peer_keeps_up_if_everything_is_under_way_to_it(
     assert raft.keeps_up("b", LATER) is keeps_up
     assert not raft.keeps_up("x", LATER)
     follower = leading()
-    follow(follower, Append("b", "a", 3, 1, 1, 2, 1), LATER)
+    follow(
+        follower,
+        Append(sender="b", to="a", term=3, round=1, prev_index=1, prev_term=2, commit_index=1),
+        LATER,
+    )
     assert not follower.keeps_up("b", LATER) and follower.best_successor(LATER) is None
 
 
@@ -193,7 +197,13 @@ def test_a_target_is_told_again_with_every_heartbeat_period() -> None:
     ):
         heard(raft, "b", 1, now_ns=LATER + after_ns)
         assert (
-            told(raft, LATER + after_ns) == [TimeoutNow("a", "b", 2, 1, 2, Cause.PREFERRED)] * count
+            told(raft, LATER + after_ns)
+            == [
+                TimeoutNow(
+                    sender="a", to="b", term=2, last_index=1, last_term=2, cause=Cause.PREFERRED
+                )
+            ]
+            * count
         )
 
 

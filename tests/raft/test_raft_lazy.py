@@ -40,7 +40,14 @@ def pushes(raft: Core) -> list[Append]:
 def reply(raft: Core, sender: str, received: int, durable: int) -> None:
     raft.step(
         AppendReply(
-            sender, "a", raft.term, raft.election.leading.round, 1, False, received, durable
+            sender=sender,
+            to="a",
+            term=raft.term,
+            round=raft.election.leading.round,
+            boot_id=1,
+            rejected=False,
+            received=received,
+            durable=durable,
         ),
         LATER,
     )
@@ -105,7 +112,12 @@ def test_the_replicated_index_ends_with_the_leadership() -> None:
     pushes(raft)
     reply(raft, "b", 3, 1)
     assert raft.replicated_index == 3
-    raft.step(AppendReply("c", "a", 9, 0, 1, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="c", to="a", term=9, round=0, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert raft.role is Role.FOLLOWER and raft.replicated_index == raft.commit_index == 1
 
 
@@ -114,7 +126,19 @@ def test_a_peer_that_forgets_takes_nothing_back() -> None:
     raft = led(lazy=1)
     pushes(raft)
     reply(raft, "b", 2, 1)
-    raft.step(AppendReply("b", "a", raft.term, raft.election.leading.round, 2, False, 1, 1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b",
+            to="a",
+            term=raft.term,
+            round=raft.election.leading.round,
+            boot_id=2,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        LATER,
+    )
     assert raft.replicated_index == 2
     grow(raft, lazy=True)
     assert raft.replicated_index == 2
@@ -241,7 +265,7 @@ def test_a_vote_looks_at_all_entries_lazy_ones_included() -> None:
     outlives an election without crashes."""
     raft = core()
     follow(raft, replace(append(0, 0, 2), lazy=True, early=True))
-    raft.step(VoteRequest("c", "a", 5, True, 1, 2), LATER)
+    raft.step(VoteRequest(sender="c", to="a", term=5, pre=True, last_index=1, last_term=2), LATER)
     assert [m.granted for m in said(raft)] == [False]  # type: ignore[union-attr]
 
 

@@ -31,7 +31,12 @@ def master(in_sync: tuple[str, ...], minimum: int, *silent: str) -> Core:
     were not heard for too long."""
     config = RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(minimum=minimum))
     raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0, commit_index=1)
-    raft.appointed(Appointment(0, 1, 3, "a", dict.fromkeys(in_sync, "")), LATER)
+    raft.appointed(
+        Appointment(
+            generation=0, version=1, epoch=3, master="a", in_sync=dict.fromkeys(in_sync, "")
+        ),
+        LATER,
+    )
     assert raft.role is Role.LEADER
     raft.appended(Extent(2, 2, 3, 100))
     commit(raft, "b", "c")
@@ -155,7 +160,12 @@ def appointed(minimum: int, epoch: int = 3, *silent: str) -> Core:
     """Master `a` of two in sync, `a` and `b`, that has appended the first entry of its epoch and
     committed nothing of it. Who is not silent has answered it."""
     raft = master(("a", "b"), minimum)
-    raft.appointed(Appointment(0, 2, epoch + 1, "a", {"a": "", "b": ""}), LATER)
+    raft.appointed(
+        Appointment(
+            generation=0, version=2, epoch=epoch + 1, master="a", in_sync={"a": "", "b": ""}
+        ),
+        LATER,
+    )
     raft.appended(Extent(3, 3, epoch + 1, 100))
     for node in {"b", "c"}.difference(silent):
         raft.peers[node].boot_id = 1
@@ -187,7 +197,9 @@ def test_what_an_appointed_master_may_change_before_it_has_committed_anything(
     again = MemberChange(Change.RETURN, "b", "new")
     assert "is being taken out of it" in str(raft.propose_members(again, LATER))
     assert raft.election.leading.review.evicting["b"].lost  # type: ignore[union-attr]
-    raft.isr.appointment = Appointment(0, 2, 3, "a", {"a": "", "b": ""})
+    raft.isr.appointment = Appointment(
+        generation=0, version=2, epoch=3, master="a", in_sync={"a": "", "b": ""}
+    )
     assert "has not committed an entry of its term 4 yet" in str(raft.propose_members(asked, LATER))
 
 
@@ -215,7 +227,9 @@ def test_a_minimum_is_raised_only_if_it_can_be_reached(
         Random(1),
         0,
     )
-    alone.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
+    alone.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync={"a": ""}), LATER
+    )
     assert "ack: async" in str(
         alone.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER)
     )

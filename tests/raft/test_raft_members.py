@@ -41,14 +41,14 @@ def heard(
     claim = index if durable is None else durable
     raft.step(
         AppendReply(
-            node,
-            "a",
-            raft.term,
-            raft.election.leading.round,
-            1,
-            False,
-            index,
-            claim,
+            sender=node,
+            to="a",
+            term=raft.term,
+            round=raft.election.leading.round,
+            boot_id=1,
+            rejected=False,
+            received=index,
+            durable=claim,
             provisional=provisional,
         ),
         now_ns,
@@ -178,14 +178,35 @@ def test_4_1_a_follower_follows_the_configuration_of_its_log() -> None:
     raft = core([1])
     members = Members(("a", "b"))
     raft.step(
-        Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)),
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=0,
+            extent=Extent(2, 2, 2, 100, membership=True),
+        ),
         LATER,
         members=members,
     )
     raft.take_writes()
     raft.append_written()
     assert raft.members == members and raft.configurations.latest_index == 2
-    raft.step(Append("c", "a", 3, 1, 1, 1, 0, Extent(2, 2, 3, 100)), LATER)
+    raft.step(
+        Append(
+            sender="c",
+            to="a",
+            term=3,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=0,
+            extent=Extent(2, 2, 3, 100),
+        ),
+        LATER,
+    )
     raft.take_writes()
     raft.append_written()
     assert raft.members == ABC
@@ -195,7 +216,16 @@ def test_4_1_a_refused_write_takes_its_configuration_back() -> None:
     """A full disk: the entry is not there, and so its members are not."""
     raft = core([1])
     raft.step(
-        Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)),
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=0,
+            extent=Extent(2, 2, 2, 100, membership=True),
+        ),
         LATER,
         members=Members(("b",)),
     )
@@ -232,7 +262,19 @@ def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
     assert "has not answered" in (change(raft, Change.PROMOTE, "d") or "")
     raft.appended(Extent(3, 60, 2, 58 * ENTRY_BYTES))
     commit(raft, "b", "c")
-    raft.step(AppendReply("d", "a", 2, raft.election.leading.round, 9, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="d",
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=9,
+            rejected=True,
+            received=-1,
+            durable=-1,
+        ),
+        LATER,
+    )
     assert "60 entries behind" in (change(raft, Change.PROMOTE, "d") or "").replace("61", "60")
     send(raft)
     heard(raft, "d", 60, provisional=True)
@@ -296,7 +338,11 @@ def test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_i
     assert raft.commit_index == 2
     told = [message for message in raft.take(LATER).messages if isinstance(message, TimeoutNow)]
     assert [(message.to, message.cause) for message in told] == [("c", Cause.REMOVED)]
-    follow(raft, Append("c", "a", 3, 1, 2, 2, 2), LATER)
+    follow(
+        raft,
+        Append(sender="c", to="a", term=3, round=1, prev_index=2, prev_term=2, commit_index=2),
+        LATER,
+    )
     assert raft.role is Role.LEARNER and raft.wake_at_ns(LATER) > 1 << 60
     assert raft.take_changes()[-1].reason.cause is Cause.REMOVED
 
@@ -309,7 +355,17 @@ def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
     send(raft)
     for node in ("b", "c"):
         raft.step(
-            AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 2, 2, leaving=True),
+            AppendReply(
+                sender=node,
+                to="a",
+                term=2,
+                round=raft.election.leading.round,
+                boot_id=1,
+                rejected=False,
+                received=2,
+                durable=2,
+                leaving=True,
+            ),
             LATER,
         )
     assert raft.commit_index == 2
@@ -334,8 +390,8 @@ def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
     )
     raft.tick(LATER)
     assert [message.to for message in said(raft) if isinstance(message, VoteRequest)] == ["b"]
-    raft.step(VoteReply("b", "a", 2, True, True), LATER)
-    raft.step(VoteReply("b", "a", 2, False, True), LATER)
+    raft.step(VoteReply(sender="b", to="a", term=2, pre=True, granted=True), LATER)
+    raft.step(VoteReply(sender="b", to="a", term=2, pre=False, granted=True), LATER)
     assert raft.role is Role.LEADER
     certain = Core(
         RaftConfig("a", ("a", "b"), 1),
@@ -363,7 +419,12 @@ def test_4_2_2_who_was_removed_hears_of_it() -> None:
         heard(raft, "b", raft.log.end_index, now_ns=now_ns)
         assert ("c" in {message.to for message in sent}) == (beat <= 8)
     assert "c" not in raft.peers
-    raft.step(AppendReply("c", "a", 2, 1, 1, False, 2, 2), now_ns)
+    raft.step(
+        AppendReply(
+            sender="c", to="a", term=2, round=1, boot_id=1, rejected=False, received=2, durable=2
+        ),
+        now_ns,
+    )
     assert raft.refused["stranger"] == 1
 
 
@@ -397,7 +458,7 @@ def test_4_2_3_removed_servers_cannot_disturb() -> None:
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
-    raft.step(VoteRequest("x", "a", 9, False, 5, 5), LATER)
+    raft.step(VoteRequest(sender="x", to="a", term=9, pre=False, last_index=5, last_term=5), LATER)
     assert [m.granted for m in said(raft) if isinstance(m, VoteReply)] == [False]
     assert (raft.term, raft.leader) == (2, "b")
 
@@ -406,15 +467,22 @@ def test_4_1_requests_are_heard_from_servers_that_the_own_configuration_lacks() 
     """§4.1: a server accepts a leader, and grants its vote to a candidate, that is not part of its
     latest configuration; nothing else from strangers counts."""
     raft = core([1])
-    follow(raft, Append("d", "a", 3, 1, 1, 1, 0), LATER)
+    follow(
+        raft,
+        Append(sender="d", to="a", term=3, round=1, prev_index=1, prev_term=1, commit_index=0),
+        LATER,
+    )
     assert (raft.leader, raft.term) == ("d", 3)
-    raft.step(Append("e", "a", 3, 1, 1, 1, 0), LATER)
+    raft.step(
+        Append(sender="e", to="a", term=3, round=1, prev_index=1, prev_term=1, commit_index=0),
+        LATER,
+    )
     assert (raft.leader, raft.refused["stranger"], raft.take(LATER).fence) == ("d", 1, None)
     voter = core([1])
-    voter.step(VoteRequest("d", "a", 2, False, 1, 1), LATER)
+    voter.step(VoteRequest(sender="d", to="a", term=2, pre=False, last_index=1, last_term=1), LATER)
     assert (said(voter), voter.refused["stranger"]) == ([], 1)
-    voter.step(VoteRequest("d", "a", 2, False, 2, 1), LATER)
-    assert said(voter) == [VoteReply("a", "d", 2, False, True)]
+    voter.step(VoteRequest(sender="d", to="a", term=2, pre=False, last_index=2, last_term=1), LATER)
+    assert said(voter) == [VoteReply(sender="a", to="d", term=2, pre=False, granted=True)]
 
 
 @pytest.mark.parametrize(("asked_as", "granted"), [("a2", True), ("a1", False), ("", False)])
@@ -432,7 +500,12 @@ def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(
         0,
         admitted=False,
     )
-    raft.step(VoteRequest("b", "a", 2, False, 5, 1, incarnation=asked_as), LATER)
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=2, pre=False, last_index=5, last_term=1, incarnation=asked_as
+        ),
+        LATER,
+    )
     assert bool([m for m in said(raft) if isinstance(m, VoteReply) and m.granted]) is granted
     assert raft.refused["no-voter"] == int(not granted)
 
@@ -451,10 +524,20 @@ def test_4_1_a_former_directory_does_not_vote_for_who_asks_the_present_one() -> 
         1,
         configurations=runs,
     )
-    raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a2"), LATER)
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=9, pre=False, last_index=5, last_term=8, incarnation="a2"
+        ),
+        LATER,
+    )
     assert (said(raft), raft.term, raft.refused["no-voter"]) == ([], 1, 1)
-    raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a1"), LATER)
-    assert said(raft) == [VoteReply("a", "b", 9, False, True)]
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=9, pre=False, last_index=5, last_term=8, incarnation="a1"
+        ),
+        LATER,
+    )
+    assert said(raft) == [VoteReply(sender="a", to="b", term=9, pre=False, granted=True)]
 
 
 def test_4_3_changes_that_would_lose_the_quorum_are_refused() -> None:
@@ -484,9 +567,33 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
     assert raft.members == Members(("a", "b"), frozenset("c"), {"c": "c2"}, frozenset("c"))
     commit(raft, "b")
     assert raft.due_change(LATER) is None
-    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="c",
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=77,
+            rejected=True,
+            received=-1,
+            durable=-1,
+        ),
+        LATER,
+    )
     send(raft)
-    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, False, 2, 2), LATER)
+    raft.step(
+        AppendReply(
+            sender="c",
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=77,
+            rejected=False,
+            received=2,
+            durable=2,
+        ),
+        LATER,
+    )
     due = raft.due_change(LATER)
     assert due is not None and (due.kind, due.node) == (Change.PROMOTE, "c")
     assert isinstance(raft.propose_members(due, LATER), Members)
@@ -496,13 +603,34 @@ def test_answers_of_the_lost_directory_promote_nobody() -> None:
     """An answer that was in flight when the new directory was accepted lacks the entry that names
     the directory; only the new directory has it."""
     raft = leading()
-    before = AppendReply("c", "a", 2, raft.election.leading.round, 1, False, 1, 1)
+    before = AppendReply(
+        sender="c",
+        to="a",
+        term=2,
+        round=raft.election.leading.round,
+        boot_id=1,
+        rejected=False,
+        received=1,
+        durable=1,
+    )
     assert change(raft, Change.RETURN, "c", "c2") is None
     commit(raft, "b")
     raft.step(before, LATER)
     send(raft)
     assert raft.peers["c"].next_index > raft.log.end_index and raft.due_change(LATER) is None
-    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, False, 2, 2), LATER)
+    raft.step(
+        AppendReply(
+            sender="c",
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=77,
+            rejected=False,
+            received=2,
+            durable=2,
+        ),
+        LATER,
+    )
     assert raft.due_change(LATER) is not None
 
 
@@ -518,8 +646,23 @@ def test_a_replica_joins_with_an_empty_log() -> None:
         admitted=False,
     )
     assert (raft.members, raft.role, raft.wake_at_ns(0) > 1 << 60) == (NOBODY, Role.LEARNER, True)
-    raft.step(Append("a", "d", 2, 1, 4, 2, 0), LATER)
-    assert said(raft) == [AppendReply("d", "a", 2, 1, 1, True, -1, -1, provisional=True)]
+    raft.step(
+        Append(sender="a", to="d", term=2, round=1, prev_index=4, prev_term=2, commit_index=0),
+        LATER,
+    )
+    assert said(raft) == [
+        AppendReply(
+            sender="d",
+            to="a",
+            term=2,
+            round=1,
+            boot_id=1,
+            rejected=True,
+            received=-1,
+            durable=-1,
+            provisional=True,
+        )
+    ]
     for index, term, members in (
         (0, 0, ABC),
         (1, 2, None),
@@ -528,7 +671,16 @@ def test_a_replica_joins_with_an_empty_log() -> None:
         before = -1 if index == 0 else 0 if index == 1 else 2
         extent = Extent(index, index, term, 100, membership=members is not None)
         raft.step(
-            Append("a", "d", 2, 2 + index, index - 1, before, index - 1, extent),
+            Append(
+                sender="a",
+                to="d",
+                term=2,
+                round=2 + index,
+                prev_index=index - 1,
+                prev_term=before,
+                commit_index=index - 1,
+                extent=extent,
+            ),
             LATER,
             members=members,
         )
@@ -536,7 +688,10 @@ def test_a_replica_joins_with_an_empty_log() -> None:
         raft.append_written()
     raft.synced(*raft.sync_begins())
     assert [m.provisional for m in said(raft) if isinstance(m, AppendReply)][-1]
-    raft.step(Append("a", "d", 2, 9, 2, 2, 2), LATER)
+    raft.step(
+        Append(sender="a", to="d", term=2, round=9, prev_index=2, prev_term=2, commit_index=2),
+        LATER,
+    )
     (reply,) = [m for m in said(raft) if isinstance(m, AppendReply)]
     assert (reply.received, reply.durable, reply.provisional, raft.commit_index) == (2, 2, False, 2)
 
@@ -553,7 +708,12 @@ def test_a_wiped_voter_does_not_vote_as_its_former_self() -> None:
         admitted=False,
     )
     for pre in (True, False):
-        wiped.step(VoteRequest("c", "w", 9, pre, 0, 0, incarnation=""), 10 * LATER)
+        wiped.step(
+            VoteRequest(
+                sender="c", to="w", term=9, pre=pre, last_index=0, last_term=0, incarnation=""
+            ),
+            10 * LATER,
+        )
     assert said(wiped, 10 * LATER) == [] and wiped.term == 0
 
 
@@ -590,10 +750,17 @@ def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(
     )
     raft = returned((-1, Members(voters, incarnations=before)), (2, after), commit=1)
     raft.tick(LATER)
-    raft.step(VoteRequest("e", "a", 6, False, 2, 5), LATER)
+    raft.step(VoteRequest(sender="e", to="a", term=6, pre=False, last_index=2, last_term=5), LATER)
     assert (said(raft), raft.role, raft.refused["no-voter"]) == ([], Role.LEARNER, 1)
-    follow(raft, Append("e", "a", 6, 1, 2, 4, 1), LATER)
-    raft.step(Append("e", "a", 6, 2, 2, 4, 1), LATER)
+    follow(
+        raft,
+        Append(sender="e", to="a", term=6, round=1, prev_index=2, prev_term=4, commit_index=1),
+        LATER,
+    )
+    raft.step(
+        Append(sender="e", to="a", term=6, round=2, prev_index=2, prev_term=4, commit_index=1),
+        LATER,
+    )
     (reply,) = [message for message in said(raft) if isinstance(message, AppendReply)]
     assert (reply.received, reply.provisional) == (2, True)
 
@@ -603,8 +770,13 @@ def test_4_2_2_a_voter_that_joined_is_still_needed_while_it_is_removed() -> None
     seen it."""
     before = Members(tuple("ab"), incarnations={"a": "a2"})
     raft = returned((1, before), (2, Members(("b",))), commit=1)
-    raft.step(VoteRequest("b", "a", 6, False, 2, 4, incarnation=""), LATER)
-    assert said(raft) == [VoteReply("a", "b", 6, False, True)]
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=6, pre=False, last_index=2, last_term=4, incarnation=""
+        ),
+        LATER,
+    )
+    assert said(raft) == [VoteReply(sender="a", to="b", term=6, pre=False, granted=True)]
 
 
 def test_a_directory_that_the_members_replaced_is_never_admitted_again() -> None:
@@ -629,10 +801,10 @@ def test_left_behind_is_said_with_every_heartbeat_and_passed_on() -> None:
     """§7: the log alone cannot help; what to do about it is not the core's business."""
     raft = core([1])
     follow(raft, append(1, 1), 0)
-    raft.step(LeftBehind("c", "a", 2, 50), 0)
-    raft.step(LeftBehind("b", "a", 1, 50), 0)
+    raft.step(LeftBehind(sender="c", to="a", term=2, begin_index=50), 0)
+    raft.step(LeftBehind(sender="b", to="a", term=1, begin_index=50), 0)
     assert raft.take(0).left_behind is None
-    raft.step(LeftBehind("b", "a", 2, 50), 0)
+    raft.step(LeftBehind(sender="b", to="a", term=2, begin_index=50), 0)
     assert raft.take(0).left_behind == ("b", 50)
     assert raft.take(0).left_behind is None
 

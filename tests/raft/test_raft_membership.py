@@ -245,7 +245,18 @@ def test_what_members_make_of_a_replica(mine: str, pending: bool, met: bool) -> 
             by_name = asked_as == mine and mine != "" and latest[1] in ("", mine)
             voted = not (mine and asked_as and asked_as != mine) and (counts or by_name)
             assert (
-                found.may_vote(VoteRequest("b", "a", 9, False, 4, 1, incarnation=asked_as)) is voted
+                found.may_vote(
+                    VoteRequest(
+                        sender="b",
+                        to="a",
+                        term=9,
+                        pre=False,
+                        last_index=4,
+                        last_term=1,
+                        incarnation=asked_as,
+                    )
+                )
+                is voted
             ), (before, latest, asked_as)
 
 

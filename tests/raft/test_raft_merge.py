@@ -36,10 +36,34 @@ def test_a_range_is_kept_cut_or_refused(terms: list[int]) -> None:
                 continue  # refused whatever is committed: one state is enough
             raft = core(terms, term=LEADS, commit=commit)
             if verified > NO_INDEX:
-                raft.step(Append("b", "a", LEADS, 1, verified, mine[verified], NO_INDEX, None), 0)
+                raft.step(
+                    Append(
+                        sender="b",
+                        to="a",
+                        term=LEADS,
+                        round=1,
+                        prev_index=verified,
+                        prev_term=mine[verified],
+                        commit_index=NO_INDEX,
+                        extent=None,
+                    ),
+                    0,
+                )
                 raft.take(0)
             extent = Extent(prev + 1, prev + count, term, 100) if count else None
-            raft.step(Append("b", "a", LEADS, 2, prev, prev_term, NO_INDEX, extent), 0)
+            raft.step(
+                Append(
+                    sender="b",
+                    to="a",
+                    term=LEADS,
+                    round=2,
+                    prev_index=prev,
+                    prev_term=prev_term,
+                    commit_index=NO_INDEX,
+                    extent=extent,
+                ),
+                0,
+            )
             writes = raft.take_writes()
             if writes.append is not None:
                 raft.append_written()

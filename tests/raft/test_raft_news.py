@@ -31,7 +31,9 @@ class Leader:
         self.core = Core(config, LogView([(0, 0)], 0), HardState(1), _Middle(), 0)
         self.core.tick(self.now_ns)
         for pre in (True, False):
-            self.core.step(VoteReply("b", "a", 2, pre, True), self.now_ns)
+            self.core.step(
+                VoteReply(sender="b", to="a", term=2, pre=pre, granted=True), self.now_ns
+            )
         assert self.core.role is Role.LEADER
         self.append()
         self.answer(self.said())
@@ -58,14 +60,14 @@ class Leader:
 
     def reply(self, said: Append) -> AppendReply:
         return AppendReply(
-            said.to,
-            "a",
-            2,
-            said.round,
-            7,
-            False,
-            said.last_index,
-            said.last_index,
+            sender=said.to,
+            to="a",
+            term=2,
+            round=said.round,
+            boot_id=7,
+            rejected=False,
+            received=said.last_index,
+            durable=said.last_index,
             watched=said.to in self.watched,
         )
 
@@ -152,7 +154,15 @@ def test_news_is_sent_for_a_reader_that_comes_after_the_commit() -> None:
     peer = leader.core.peers["c"]
     leader.core.step(
         AppendReply(
-            "c", "a", 2, peer.answered_round, 7, False, peer.received, peer.durable, watched=True
+            sender="c",
+            to="a",
+            term=2,
+            round=peer.answered_round,
+            boot_id=7,
+            rejected=False,
+            received=peer.received,
+            durable=peer.durable,
+            watched=True,
         ),
         leader.now_ns,
     )
@@ -197,7 +207,19 @@ def test_a_follower_answers_news_that_it_rejects() -> None:
     that at once."""
     follower = following().members["n2"]
     core = follower.core
-    core.step(Append("n1", "n2", core.term, 99, 2, core.term, 2, quiet=True), START_NS)
+    core.step(
+        Append(
+            sender="n1",
+            to="n2",
+            term=core.term,
+            round=99,
+            prev_index=2,
+            prev_term=core.term,
+            commit_index=2,
+            quiet=True,
+        ),
+        START_NS,
+    )
     (reply,) = core.take(START_NS).messages
     assert (
         isinstance(reply, AppendReply)

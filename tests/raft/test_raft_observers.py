@@ -71,7 +71,10 @@ def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
     raft = Core(config, log, HardState(1, None), Random(0), 0, 0, configurations=((0, named),))
     raft.tick(3600 * 1000 * MS)
     assert raft.role is Role.LEARNER and not raft.take(LATER).messages
-    raft.step(VoteRequest("b", "o", 5, False, 9, 4), 3600 * 1000 * MS)
+    raft.step(
+        VoteRequest(sender="b", to="o", term=5, pre=False, last_index=9, last_term=4),
+        3600 * 1000 * MS,
+    )
     assert not [
         found
         for found in raft.take(LATER).messages
@@ -89,11 +92,17 @@ def test_a_follower_knows_what_the_leader_said_last() -> None:
     raft = core()
     assert raft.last_contact is None
     raft.step(replace(append(7, 2, commit=6, round_=4), end_index=9), LATER)
-    assert raft.last_contact == LeaderContact("b", 2, LATER, 9, 6), "rejected, and heard"
+    assert raft.last_contact == LeaderContact(
+        leader="b", term=2, at_ns=LATER, end_index=9, commit_index=6
+    ), "rejected, and heard"
     raft.step(replace(append(0, 0, commit=5, round_=3), end_index=8), LATER + 1)
-    assert raft.last_contact == LeaderContact("b", 2, LATER, 9, 6)
+    assert raft.last_contact == LeaderContact(
+        leader="b", term=2, at_ns=LATER, end_index=9, commit_index=6
+    )
     raft.step(replace(append(0, 0, term=3, round_=1), sender="c"), LATER + 2)
-    assert raft.last_contact == LeaderContact("c", 3, LATER + 2, 0, 0)
+    assert raft.last_contact == LeaderContact(
+        leader="c", term=3, at_ns=LATER + 2, end_index=0, commit_index=0
+    )
 
 
 @given(
@@ -136,5 +145,17 @@ def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> N
     raft.pushed("o", Extent(3, 3, 2, 100))
     assert "o" not in {push.to for push in raft.take(LATER).pushes}
     later = LATER + 250 * MS
-    raft.step(AppendReply("o", "a", raft.term, raft.election.leading.round, 1, False, 3, 3), later)
+    raft.step(
+        AppendReply(
+            sender="o",
+            to="a",
+            term=raft.term,
+            round=raft.election.leading.round,
+            boot_id=1,
+            rejected=False,
+            received=3,
+            durable=3,
+        ),
+        later,
+    )
     assert "o" in {push.to for push in raft.take(later).pushes}

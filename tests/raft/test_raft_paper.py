@@ -55,7 +55,7 @@ def leader(terms: list[int] | None = None, voters: tuple[str, ...] = VOTERS) -> 
     raft.tick(LATER)
     for pre in (True, False):
         for voter in voters[1:]:
-            raft.step(VoteReply(voter, "a", 2, pre, True), LATER)
+            raft.step(VoteReply(sender=voter, to="a", term=2, pre=pre, granted=True), LATER)
     raft.take(LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 2)
     return raft
@@ -81,14 +81,28 @@ def append(
     extent = (
         Extent(prev + 1, prev + count, term if of is None else of, 100 * count) if count else None
     )
-    return Append("b", "a", term, round_, prev, prev_term, commit, extent)
+    return Append(
+        sender="b",
+        to="a",
+        term=term,
+        round=round_,
+        prev_index=prev,
+        prev_term=prev_term,
+        commit_index=commit,
+        extent=extent,
+    )
 
 
 def test_5_1_a_higher_term_makes_a_leader_step_down() -> None:
     """§5.1: if one server's term is smaller than another's, it updates to the larger value; a
     leader reverts to follower."""
     raft = leader()
-    raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=7, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert (raft.role, raft.term, raft.voted_for, raft.leader) == (Role.FOLLOWER, 7, None, None)
     assert raft.take(LATER).writes.hard_state == HardState(7, None)
 
@@ -100,8 +114,8 @@ def test_5_1_requests_of_an_older_term_are_rejected_with_the_present_one() -> No
     (reply,) = said(raft, 0)
     assert isinstance(reply, AppendReply)
     assert (reply.rejected, reply.term, raft.log.end_index, raft.leader) == (True, 5, 1, None)
-    raft.step(VoteRequest("b", "a", 4, False, 9, 4), LATER)
-    assert said(raft) == [VoteReply("a", "b", 5, False, False)]
+    raft.step(VoteRequest(sender="b", to="a", term=4, pre=False, last_index=9, last_term=4), LATER)
+    assert said(raft) == [VoteReply(sender="a", to="b", term=5, pre=False, granted=False)]
 
 
 def test_5_2_a_follower_without_a_leader_starts_an_election() -> None:
@@ -109,12 +123,18 @@ def test_5_2_a_follower_without_a_leader_starts_an_election() -> None:
     its term, then for votes in the next."""
     raft = core([1, 1])
     raft.tick(LATER)
-    assert said(raft) == [VoteRequest("a", to, 2, True, 2, 1) for to in ("b", "c")]
+    assert said(raft) == [
+        VoteRequest(sender="a", to=to, term=2, pre=True, last_index=2, last_term=1)
+        for to in ("b", "c")
+    ]
     assert (raft.role, raft.term, raft.voted_for) == (Role.CANDIDATE, 1, None)
-    raft.step(VoteReply("b", "a", 2, True, True), LATER)
+    raft.step(VoteReply(sender="b", to="a", term=2, pre=True, granted=True), LATER)
     effects = raft.take(LATER)
     assert effects.writes.hard_state == HardState(2, "a")
-    assert list(effects.messages) == [VoteRequest("a", to, 2, False, 2, 1) for to in ("b", "c")]
+    assert list(effects.messages) == [
+        VoteRequest(sender="a", to=to, term=2, pre=False, last_index=2, last_term=1)
+        for to in ("b", "c")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +149,7 @@ def test_5_2_a_majority_of_votes_makes_a_leader(voters: tuple[str, ...], needed:
     for pre in (True, False):
         for voter in voters[1 : 1 + needed]:
             assert raft.role is Role.CANDIDATE
-            raft.step(VoteReply(voter, "a", 2, pre, True), LATER)
+            raft.step(VoteReply(sender=voter, to="a", term=2, pre=pre, granted=True), LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 2)
 
 
@@ -138,9 +158,14 @@ def test_5_2_one_vote_per_term_first_come_first_served() -> None:
     again."""
     raft = core([1])
     for candidate, granted in (("b", True), ("c", False), ("b", True)):
-        raft.step(VoteRequest(candidate, "a", 2, False, 1, 1), LATER)
+        raft.step(
+            VoteRequest(sender=candidate, to="a", term=2, pre=False, last_index=1, last_term=1),
+            LATER,
+        )
         effects = raft.take(LATER)
-        assert list(effects.messages) == [VoteReply("a", candidate, 2, False, granted)]
+        assert list(effects.messages) == [
+            VoteReply(sender="a", to=candidate, term=2, pre=False, granted=granted)
+        ]
     assert raft.voted_for == "b"
 
 
@@ -148,24 +173,24 @@ def test_5_2_the_vote_is_durable_before_the_answer() -> None:
     """§5.2, figure 2: term and vote are updated on stable storage before responding: one Effects
     holds both, hard state first."""
     raft = core([1])
-    raft.step(VoteRequest("b", "a", 2, False, 1, 1), LATER)
+    raft.step(VoteRequest(sender="b", to="a", term=2, pre=False, last_index=1, last_term=1), LATER)
     effects = raft.take(LATER)
     assert effects.writes.hard_state == HardState(2, "b")
-    assert effects.messages == (VoteReply("a", "b", 2, False, True),)
+    assert effects.messages == (VoteReply(sender="a", to="b", term=2, pre=False, granted=True),)
 
 
 def test_5_2_a_vote_survives_a_restart() -> None:
     """§5.2: the vote that was stored binds the next life too."""
     raft = core([1], term=2, vote="b")
-    raft.step(VoteRequest("c", "a", 2, False, 1, 1), LATER)
-    assert said(raft) == [VoteReply("a", "c", 2, False, False)]
+    raft.step(VoteRequest(sender="c", to="a", term=2, pre=False, last_index=1, last_term=1), LATER)
+    assert said(raft) == [VoteReply(sender="a", to="c", term=2, pre=False, granted=False)]
 
 
 def test_5_2_a_candidate_that_hears_the_leader_follows_it() -> None:
     """§5.2: an append of a term at least as large makes a candidate a follower."""
     raft = core([1])
     raft.tick(LATER)
-    raft.step(VoteReply("b", "a", 2, True, True), LATER)
+    raft.step(VoteReply(sender="b", to="a", term=2, pre=True, granted=True), LATER)
     assert (raft.role, raft.term) == (Role.CANDIDATE, 2)
     follow(raft, append(1, 1, term=2), LATER)
     assert (raft.role, raft.leader, raft.voted_for) == (Role.FOLLOWER, "b", "a")
@@ -203,7 +228,12 @@ def test_5_4_1_only_an_up_to_date_candidate_gets_a_vote(
     """§5.4.1: the log with the later last term is more up to date; with equal last terms, the
     longer one."""
     raft = core(ours, term=2)
-    raft.step(VoteRequest("b", "a", 3, pre, last_index, last_term), LATER)
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=3, pre=pre, last_index=last_index, last_term=last_term
+        ),
+        LATER,
+    )
     assert [m.granted for m in said(raft) if isinstance(m, VoteReply)] == [granted]
 
 
@@ -214,14 +244,29 @@ def test_5_3_the_leader_pushes_at_once_and_commits_on_durable_copies() -> None:
     raft.appended(Extent(1, 3, 2, 300))
     pushes = raft.take(LATER).pushes
     assert [(p.to, p.first_index) for p in pushes] == [("b", 1), ("c", 1)]
-    raft.step(AppendReply("b", "a", 2, 3, 1, False, 3, 0), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=2, round=3, boot_id=1, rejected=False, received=3, durable=0
+        ),
+        LATER,
+    )
     assert raft.commit_index == 0
-    raft.step(AppendReply("b", "a", 2, 3, 1, False, 3, 2), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=2, round=3, boot_id=1, rejected=False, received=3, durable=2
+        ),
+        LATER,
+    )
     assert raft.commit_index == 0
     raft.sync_begins()
     raft.synced(2, 3)
     assert raft.commit_index == 2
-    raft.step(AppendReply("c", "a", 2, 3, 1, False, 3, 3), LATER)
+    raft.step(
+        AppendReply(
+            sender="c", to="a", term=2, round=3, boot_id=1, rejected=False, received=3, durable=3
+        ),
+        LATER,
+    )
     assert raft.commit_index == 3
 
 
@@ -231,7 +276,19 @@ def test_5_3_the_leaders_own_disk_is_not_needed_for_a_majority() -> None:
     raft = leader()
     raft.appended(Extent(1, 1, 2, 100))
     for peer in ("b", "c"):
-        raft.step(AppendReply(peer, "a", 2, 3, 1, False, 1, 1), LATER)
+        raft.step(
+            AppendReply(
+                sender=peer,
+                to="a",
+                term=2,
+                round=3,
+                boot_id=1,
+                rejected=False,
+                received=1,
+                durable=1,
+            ),
+            LATER,
+        )
     assert (raft.durable_index, raft.commit_index) == (0, 1)
 
 
@@ -297,7 +354,20 @@ def test_5_3_backing_off_takes_one_round_per_term_not_per_entry() -> None:
     after one question."""
     raft = leader([1] * 10)
     raft.take(LATER)
-    raft.step(AppendReply("b", "a", 2, 1, 1, True, 4, -1, hint_term=1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b",
+            to="a",
+            term=2,
+            round=1,
+            boot_id=1,
+            rejected=True,
+            received=4,
+            durable=-1,
+            hint_term=1,
+        ),
+        LATER,
+    )
     (probe,) = [m for m in said(raft) if isinstance(m, Append) and m.to == "b"]
     assert (probe.prev_index, probe.prev_term) == (4, 1)
 
@@ -307,11 +377,35 @@ def test_5_4_2_old_terms_are_not_committed_by_counting() -> None:
     before them."""
     raft = leader([1, 1])
     for peer in ("b", "c"):
-        raft.step(AppendReply(peer, "a", 2, 2, 1, False, 2, 2), LATER)
+        raft.step(
+            AppendReply(
+                sender=peer,
+                to="a",
+                term=2,
+                round=2,
+                boot_id=1,
+                rejected=False,
+                received=2,
+                durable=2,
+            ),
+            LATER,
+        )
     assert raft.commit_index == 0
     raft.appended(Extent(3, 3, 2, 100))
     for peer in ("b", "c"):
-        raft.step(AppendReply(peer, "a", 2, 4, 1, False, 3, 3), LATER)
+        raft.step(
+            AppendReply(
+                sender=peer,
+                to="a",
+                term=2,
+                round=4,
+                boot_id=1,
+                rejected=False,
+                received=3,
+                durable=3,
+            ),
+            LATER,
+        )
     assert raft.commit_index == 3
 
 
@@ -324,7 +418,19 @@ def test_5_5_repeated_messages_change_nothing() -> None:
     lead = leader([1])
     lead.appended(Extent(2, 2, 2, 100))
     for _ in range(2):
-        lead.step(AppendReply("b", "a", 2, 4, 1, False, 2, 2), LATER)
+        lead.step(
+            AppendReply(
+                sender="b",
+                to="a",
+                term=2,
+                round=4,
+                boot_id=1,
+                rejected=False,
+                received=2,
+                durable=2,
+            ),
+            LATER,
+        )
         assert (lead.peers["b"].received, lead.peers["b"].next_index) == (2, 3)
 
 
@@ -333,9 +439,9 @@ def test_9_6_a_pre_vote_changes_nobody() -> None:
     resets the timer."""
     raft = core([1])
     before = (raft.term, raft.voted_for, raft.wake_at_ns(0))
-    raft.step(VoteRequest("b", "a", 9, True, 1, 1), LATER)
+    raft.step(VoteRequest(sender="b", to="a", term=9, pre=True, last_index=1, last_term=1), LATER)
     effects = raft.take(LATER)
-    assert effects.messages == (VoteReply("a", "b", 9, True, True),)
+    assert effects.messages == (VoteReply(sender="a", to="b", term=9, pre=True, granted=True),)
     assert (raft.term, raft.voted_for, raft.wake_at_ns(0)) == before
     assert effects.writes.hard_state is None
 
@@ -346,11 +452,11 @@ def test_6_4_1_a_voter_that_hears_a_leader_refuses(pre: bool) -> None:
     higher term changes nothing."""
     raft = core([1], term=2)
     follow(raft, append(1, 1))
-    raft.step(VoteRequest("c", "a", 8, pre, 9, 7), 399 * MS)
-    assert said(raft, 399 * MS) == [VoteReply("a", "c", 2, pre, False)]
+    raft.step(VoteRequest(sender="c", to="a", term=8, pre=pre, last_index=9, last_term=7), 399 * MS)
+    assert said(raft, 399 * MS) == [VoteReply(sender="a", to="c", term=2, pre=pre, granted=False)]
     assert raft.term == 2
-    raft.step(VoteRequest("c", "a", 8, pre, 9, 7), 400 * MS)
-    assert said(raft, 400 * MS) == [VoteReply("a", "c", 8, pre, True)]
+    raft.step(VoteRequest(sender="c", to="a", term=8, pre=pre, last_index=9, last_term=7), 400 * MS)
+    assert said(raft, 400 * MS) == [VoteReply(sender="a", to="c", term=8, pre=pre, granted=True)]
 
 
 def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
@@ -358,7 +464,12 @@ def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
     majority; one of two peers is enough."""
     raft = leader()
     end = LATER + 800 * MS
-    raft.step(AppendReply("b", "a", 2, 1, 1, False, 0, 0), LATER + 200 * MS)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=2, round=1, boot_id=1, rejected=False, received=0, durable=0
+        ),
+        LATER + 200 * MS,
+    )
     raft.tick(end)
     assert raft.role is Role.LEADER
     raft.tick(end + 200 * MS)
@@ -372,7 +483,7 @@ def test_a_restarted_leader_never_leads_its_term_again() -> None:
     assert raft.role is Role.FOLLOWER
     raft.tick(LATER)
     for pre in (True, False):
-        raft.step(VoteReply("b", "a", 5, pre, True), LATER)
+        raft.step(VoteReply(sender="b", to="a", term=5, pre=pre, granted=True), LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 5)
 
 
@@ -380,13 +491,18 @@ def test_two_leaders_of_one_term_are_a_fence() -> None:
     """I1: an append of our term from another node while we lead, or from a second leader, stops
     us."""
     raft = leader()
-    raft.step(Append("b", "a", 2, 1, 0, 0, 0), LATER)
+    raft.step(
+        Append(sender="b", to="a", term=2, round=1, prev_index=0, prev_term=0, commit_index=0),
+        LATER,
+    )
     effects = raft.take(LATER)
     assert effects.fence is not None and "I1" in effects.fence
     assert (effects.messages, effects.pushes) == ((), ())
     other = core([1])
     follow(other, append(1, 1))
-    other.step(Append("c", "a", 2, 1, 1, 1, 0), 0)
+    other.step(
+        Append(sender="c", to="a", term=2, round=1, prev_index=1, prev_term=1, commit_index=0), 0
+    )
     assert "b both lead term 2" in str(other.take(0).fence)
 
 
@@ -397,7 +513,19 @@ def test_the_same_entry_written_again_is_not_made_durable_by_an_older_sync() -> 
     follow(raft, append(0, 0, 4, term=1))
     began = raft.sync_begins()
     assert began == (1, 4)
-    raft.step(Append("c", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100)), 0)
+    raft.step(
+        Append(
+            sender="c",
+            to="a",
+            term=2,
+            round=1,
+            prev_index=1,
+            prev_term=1,
+            commit_index=0,
+            extent=Extent(2, 2, 2, 100),
+        ),
+        0,
+    )
     assert raft.take_writes().truncate_from == 2
     raft.append_written()
     raft.step(append(1, 1, 3, term=3, of=1), 0)
@@ -415,10 +543,15 @@ def test_strangers_are_not_heard() -> None:
     """Only messages addressed to us are accepted, from members of the group or from nodes that an
     entry that we lack may have added (dissertation §4.1)."""
     raft = core([1])
-    raft.step(VoteRequest("x", "a", 9, False, 1, 1), LATER)
-    raft.step(VoteReply("x", "a", 9, False, False), LATER)
-    raft.step(AppendReply("x", "a", 9, 1, 1, True, -1, -1), LATER)
-    raft.step(VoteRequest("b", "c", 9, False, 9, 9), LATER)
+    raft.step(VoteRequest(sender="x", to="a", term=9, pre=False, last_index=1, last_term=1), LATER)
+    raft.step(VoteReply(sender="x", to="a", term=9, pre=False, granted=False), LATER)
+    raft.step(
+        AppendReply(
+            sender="x", to="a", term=9, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
+    raft.step(VoteRequest(sender="b", to="c", term=9, pre=False, last_index=9, last_term=9), LATER)
     assert said(raft) == []
     assert raft.term == 1
 
@@ -462,7 +595,10 @@ def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -
             admitted=False,
         )
 
-    asked = [VoteRequest("b", "a", 1, pre, 5, 1) for pre in (True, False)]
+    asked = [
+        VoteRequest(sender="b", to="a", term=1, pre=pre, last_index=5, last_term=1)
+        for pre in (True, False)
+    ]
     raft = fresh()
     raft.tick(10 * LATER)
     for message in asked:
@@ -472,7 +608,19 @@ def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -
     follow(raft, append(0, 0, 1, term=1), LATER)
     raft.synced(*raft.sync_begins())
     effects = raft.take(LATER)
-    assert effects.messages == (AppendReply("a", "b", 1, 1, 1, False, 1, 1, provisional=True),)
+    assert effects.messages == (
+        AppendReply(
+            sender="a",
+            to="b",
+            term=1,
+            round=1,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+            provisional=True,
+        ),
+    )
     assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (
         Role.FOLLOWER,
         1,
@@ -491,7 +639,10 @@ def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -
     voter.admit()
     for message in asked:
         voter.step(message, LATER)
-    assert said(voter) == [VoteReply("a", "b", 1, True, True), VoteReply("a", "b", 1, False, True)]
+    assert said(voter) == [
+        VoteReply(sender="a", to="b", term=1, pre=True, granted=True),
+        VoteReply(sender="a", to="b", term=1, pre=False, granted=True),
+    ]
     follower = fresh()
     follower.admit()
     follow(follower, append(0, 0, 1, term=1))
@@ -533,18 +684,54 @@ def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
     raft.appended(Extent(2, 4, 2, 300))
     raft.take(LATER)
     raft.pushed("b", Extent(2, 4, 2, 300))
-    raft.step(AppendReply("b", "a", 2, 3, 1, False, 4, 4), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=2, round=3, boot_id=1, rejected=False, received=4, durable=4
+        ),
+        LATER,
+    )
     assert (raft.peers["b"].received, raft.peers["b"].durable) == (4, 4)
     for round_ in (4, 5):
         raft.take(LATER + 100 * MS * round_)
-        raft.step(AppendReply("b", "a", 2, 100 + round_, 1, True, 1, -1, hint_term=1), LATER)
+        raft.step(
+            AppendReply(
+                sender="b",
+                to="a",
+                term=2,
+                round=100 + round_,
+                boot_id=1,
+                rejected=True,
+                received=1,
+                durable=-1,
+                hint_term=1,
+            ),
+            LATER,
+        )
     assert (raft.peers["b"].received, raft.peers["b"].durable) == (-1, -1)
     probes = [m for m in said(raft, 2 * LATER) if isinstance(m, Append) and m.to == "b"]
     assert probes[0].extent is None
-    raft.step(AppendReply("b", "a", 2, 200, 1, True, 1, -1, hint_term=1), 2 * LATER)
+    raft.step(
+        AppendReply(
+            sender="b",
+            to="a",
+            term=2,
+            round=200,
+            boot_id=1,
+            rejected=True,
+            received=1,
+            durable=-1,
+            hint_term=1,
+        ),
+        2 * LATER,
+    )
     (probe,) = [m for m in said(raft, 2 * LATER) if isinstance(m, Append) and m.to == "b"]
     assert (probe.prev_index, probe.prev_term) == (1, 1)
-    raft.step(AppendReply("b", "a", 2, 201, 1, False, 1, 1), 2 * LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=2, round=201, boot_id=1, rejected=False, received=1, durable=1
+        ),
+        2 * LATER,
+    )
     (push,) = [p for p in raft.take(2 * LATER).pushes if p.to == "b"]
     assert push.first_index == 2
 
@@ -559,7 +746,19 @@ def test_late_words_of_a_life_that_was_never_heard_do_not_silence_the_present_on
     def answer(boot: int, round_: int) -> int:
         """The round of the next heartbeats."""
         nonlocal now_ns
-        raft.step(AppendReply("b", "a", 2, round_, boot, False, 0, 0), now_ns)
+        raft.step(
+            AppendReply(
+                sender="b",
+                to="a",
+                term=2,
+                round=round_,
+                boot_id=boot,
+                rejected=False,
+                received=0,
+                durable=0,
+            ),
+            now_ns,
+        )
         now_ns += 100 * MS
         raft.take(now_ns)
         return raft.election.leading.round

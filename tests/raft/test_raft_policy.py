@@ -47,7 +47,7 @@ def policy(
     log = LogState(LogView([(0, 1)], 9), -1)
     isr = Isr(config, log, Outbox())
     if in_sync is not None:
-        isr.learn(Appointment(0, 1, 1, "a", in_sync), 0)
+        isr.learn(Appointment(generation=0, version=1, epoch=1, master="a", in_sync=in_sync), 0)
     timer = ElectionTimer(TIMING, random.Random(1), 0, promised=False)
     return POLICIES[rule](members, config, log, isr, timer)
 

@@ -143,7 +143,18 @@ def answer(
     hint: int = 0,
     **said: bool,
 ) -> AppendReply:
-    return AppendReply("b", "a", 2, round_, boot_id, rejected, received, durable, hint, **said)
+    return AppendReply(
+        sender="b",
+        to="a",
+        term=2,
+        round=round_,
+        boot_id=boot_id,
+        rejected=rejected,
+        received=received,
+        durable=durable,
+        hint_term=hint,
+        **said,
+    )
 
 
 def sent(
@@ -348,7 +359,17 @@ def test_what_every_answer_says(ago_ns: int) -> None:
 
 
 def message(round_: int, *, commit: int = -1, quiet: bool = False, lazy: bool = False) -> Append:
-    return Append("a", "b", 2, round_, 3, 2, commit, lazy=lazy, quiet=quiet)
+    return Append(
+        sender="a",
+        to="b",
+        term=2,
+        round=round_,
+        prev_index=3,
+        prev_term=2,
+        commit_index=commit,
+        lazy=lazy,
+        quiet=quiet,
+    )
 
 
 def test_what_a_peer_was_sent() -> None:

@@ -40,7 +40,19 @@ def test_6_4_a_read_waits_for_a_round_that_began_after_it() -> None:
         "b",
         "c",
     }
-    raft.step(AppendReply("b", "a", 2, before, 1, False, 1, 1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b",
+            to="a",
+            term=2,
+            round=before,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        LATER,
+    )
     assert raft.take(LATER).reads == ()
     heard(raft, "b", 1)
     assert raft.take(LATER).reads == ((7, 1),)
@@ -58,10 +70,32 @@ def test_6_4_the_answer_to_any_message_of_the_round_confirms_it(node: str) -> No
         if isinstance(message, Append) and message.to == node
     ]
     raft.step(
-        AppendReply(node, "a", 2, round_ - 1 if node == "b" else round_ - 2, 1, False, 1, 1), LATER
+        AppendReply(
+            sender=node,
+            to="a",
+            term=2,
+            round=round_ - 1 if node == "b" else round_ - 2,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        LATER,
     )
     assert raft.take(LATER).reads == ()
-    raft.step(AppendReply(node, "a", 2, round_, 1, False, 1, 1), LATER)
+    raft.step(
+        AppendReply(
+            sender=node,
+            to="a",
+            term=2,
+            round=round_,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        LATER,
+    )
     assert raft.take(LATER).reads == ((7, 1),)
 
 
@@ -103,7 +137,11 @@ def test_6_4_a_read_of_a_deposed_leader_is_not_answered() -> None:
     raft.read(7, LATER)
     raft.take(LATER)
     raft.read(8, LATER)
-    assert follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER).reads == ((7, None), (8, None))
+    assert follow(
+        raft,
+        Append(sender="b", to="a", term=3, round=1, prev_index=1, prev_term=2, commit_index=1),
+        LATER,
+    ).reads == ((7, None), (8, None))
     raft.read(9, LATER)
     assert raft.take(LATER).reads == ((9, None),)
 
@@ -151,7 +189,19 @@ def test_6_4_which_answer_confirms_that_the_leader_still_leads(which: str) -> No
     commit(raft, "b", "c")
     leads = raft.election.leading
     assert leads is not None
-    raft.step(AppendReply("b", "a", 2, leads.round, 2, False, 1, 1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b",
+            to="a",
+            term=2,
+            round=leads.round,
+            boot_id=2,
+            rejected=False,
+            received=1,
+            durable=1,
+        ),
+        LATER,
+    )
     before = leads.round
     raft.read(7, LATER)
     raft.take(LATER)
@@ -208,7 +258,9 @@ def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(r
         Random(1),
         0,
     )
-    raft.appointed(Appointment(0, 1, 3, "a", {"a": "", "b": ""}), LATER)
+    raft.appointed(
+        Appointment(generation=0, version=1, epoch=3, master="a", in_sync={"a": "", "b": ""}), LATER
+    )
     members = Members(VOTERS, rule=rule, towards=Rule.IN_SYNC if rule is Rule.ALL else None)
     policy = POLICIES[rule](members, raft.config, raft.log_state, raft.isr, raft.timer)
     for joins, of_b, of_c in product((False, True), repeat=3):
@@ -297,7 +349,16 @@ def test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone() -> None:
     for node in ("b", "c"):
         heard(raft, node, 1)
     late = [
-        AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 1, 1)
+        AppendReply(
+            sender=node,
+            to="a",
+            term=2,
+            round=raft.election.leading.round,
+            boot_id=1,
+            rejected=False,
+            received=1,
+            durable=1,
+        )
         for node in ("b", "c")
     ]
     # Another leader commits here. For this one no time passes.
@@ -306,7 +367,12 @@ def test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone() -> None:
     for answer in late:
         raft.step(answer, LATER)
     assert raft.take(LATER).reads == ()
-    raft.step(AppendReply("b", "a", 3, 0, 1, True, -1, -1), LATER)
+    raft.step(
+        AppendReply(
+            sender="b", to="a", term=3, round=0, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert raft.take(LATER).reads == ((7, None),) and raft.role is Role.FOLLOWER
 
 
@@ -320,19 +386,24 @@ def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
     """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a
     leader until it stopped, and does not remember it. A first start promised nothing, and a
     handover is requested by the leader itself."""
-    asks = VoteRequest("b", "a", 9, False, 5, 5)
+    asks = VoteRequest(sender="b", to="a", term=9, pre=False, last_index=5, last_term=5)
     raft = restarted(5, LATER)
     early = LATER + raft.config.timing.election_min_ns - 1
     raft.step(asks, early)
-    assert said(raft, early) == [VoteReply("a", "b", 5, False, False)]
+    assert said(raft, early) == [VoteReply(sender="a", to="b", term=5, pre=False, granted=False)]
     raft.step(asks, early + 1)
-    assert said(raft, early + 1) == [VoteReply("a", "b", 9, False, True)]
+    assert said(raft, early + 1) == [VoteReply(sender="a", to="b", term=9, pre=False, granted=True)]
     raft = restarted(5, LATER)
-    raft.step(VoteRequest("b", "a", 9, False, 5, 5, transfer=True), LATER)
-    assert said(raft) == [VoteReply("a", "b", 9, False, True)]
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=9, pre=False, last_index=5, last_term=5, transfer=True
+        ),
+        LATER,
+    )
+    assert said(raft) == [VoteReply(sender="a", to="b", term=9, pre=False, granted=True)]
     raft = restarted(0, LATER)
     raft.step(asks, LATER)
-    assert said(raft) == [VoteReply("a", "b", 9, False, True)]
+    assert said(raft) == [VoteReply(sender="a", to="b", term=9, pre=False, granted=True)]
 
 
 def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() -> None:
@@ -341,7 +412,10 @@ def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() ->
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
-    raft.step(VoteRequest("c", "a", 9, False, 5, 5), LATER + SHORTEST - 1)
+    raft.step(
+        VoteRequest(sender="c", to="a", term=9, pre=False, last_index=5, last_term=5),
+        LATER + SHORTEST - 1,
+    )
     assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [
         False
     ]
@@ -351,9 +425,11 @@ def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() ->
 @pytest.mark.parametrize(
     "late",
     [
-        VoteReply("c", "a", 3, True, False),
-        VoteReply("c", "a", 3, False, False),
-        AppendReply("c", "a", 3, 0, 1, True, -1, -1),
+        VoteReply(sender="c", to="a", term=3, pre=True, granted=False),
+        VoteReply(sender="c", to="a", term=3, pre=False, granted=False),
+        AppendReply(
+            sender="c", to="a", term=3, round=0, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
     ],
 )
 def test_6_4_1_a_late_answer_does_not_end_the_promise(late: VoteReply | AppendReply) -> None:
@@ -364,7 +440,10 @@ def test_6_4_1_a_late_answer_does_not_end_the_promise(late: VoteReply | AppendRe
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
     raft.step(late, LATER)
-    raft.step(VoteRequest("c", "a", 3, False, 5, 5), LATER + SHORTEST - 1)
+    raft.step(
+        VoteRequest(sender="c", to="a", term=3, pre=False, last_index=5, last_term=5),
+        LATER + SHORTEST - 1,
+    )
     assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [
         False
     ]

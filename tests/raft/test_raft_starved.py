@@ -269,10 +269,18 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
     """Its own campaign waits; it grants its vote without delay to a member that detected the
     leader's death sooner."""
     raft, now_ns = following([700 * MS])
-    raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST - 1)
+    raft.step(
+        VoteRequest(sender="c", to="a", term=3, pre=False, last_index=1, last_term=1),
+        now_ns + SHORTEST - 1,
+    )
     assert raft.term == 2
-    raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST)
-    assert raft.take(now_ns + SHORTEST).messages[-1] == VoteReply("a", "c", 3, False, True)
+    raft.step(
+        VoteRequest(sender="c", to="a", term=3, pre=False, last_index=1, last_term=1),
+        now_ns + SHORTEST,
+    )
+    assert raft.take(now_ns + SHORTEST).messages[-1] == VoteReply(
+        sender="a", to="c", term=3, pre=False, granted=True
+    )
     assert raft.voted_for == "c"
 
 
@@ -292,7 +300,17 @@ def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeo
             now_ns += round(chance.expovariate(1 / (100 * MS)))
             raft.tick(now_ns)
             if now_ns - heard_ns < SHORTEST:
-                raft.step(VoteRequest("c", "a", 3, chance.random() < 0.5, 1, 1), now_ns)
+                raft.step(
+                    VoteRequest(
+                        sender="c",
+                        to="a",
+                        term=3,
+                        pre=chance.random() < 0.5,
+                        last_index=1,
+                        last_term=1,
+                    ),
+                    now_ns,
+                )
                 assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 2, "b")
                 assert not any(
                     message.granted

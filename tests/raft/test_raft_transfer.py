@@ -28,7 +28,20 @@ def heard(
     leaving: bool = False,
     now_ns: int = LATER,
 ) -> None:  # type: ignore[no-untyped-def]
-    raft.step(AppendReply(node, "a", 2, 1, boot, False, received, durable, leaving=leaving), now_ns)
+    raft.step(
+        AppendReply(
+            sender=node,
+            to="a",
+            term=2,
+            round=1,
+            boot_id=boot,
+            rejected=False,
+            received=received,
+            durable=durable,
+            leaving=leaving,
+        ),
+        now_ns,
+    )
 
 
 def leading(entries: int = 3):  # type: ignore[no-untyped-def]
@@ -53,10 +66,17 @@ def test_a_target_that_has_everything_is_told_at_once() -> None:
     raft = leading()
     assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE) is None
     assert raft.accepting
-    assert told(raft) == [TimeoutNow("a", "b", 2, 3, 2, Cause.OPERATOR)]
+    assert told(raft) == [
+        TimeoutNow(sender="a", to="b", term=2, last_index=3, last_term=2, cause=Cause.OPERATOR)
+    ]
     assert not raft.accepting
-    raft.step(VoteRequest("b", "a", 3, False, 3, 2, transfer=True), LATER)
-    assert said(raft) == [VoteReply("a", "b", 3, False, True)]
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=3, pre=False, last_index=3, last_term=2, transfer=True
+        ),
+        LATER,
+    )
+    assert said(raft) == [VoteReply(sender="a", to="b", term=3, pre=False, granted=True)]
     assert (raft.role, raft.handover, raft.voted_for) == (Role.FOLLOWER, None, "b")
     assert raft.take_changes()[-1] == LeaderChange(2, "a", None, Reason(Cause.OPERATOR, "b"))
 
@@ -182,7 +202,9 @@ def test_a_target_that_is_about_to_stop_says_so() -> None:
     follow(follower, append(0, 0, 2))
     follower.synced(*follower.sync_begins())
     follower.take(0)
-    follower.step(TimeoutNow("b", "a", 2, 2, 2, Cause.OPERATOR), 0)
+    follower.step(
+        TimeoutNow(sender="b", to="a", term=2, last_index=2, last_term=2, cause=Cause.OPERATOR), 0
+    )
     (reply,) = said(follower, 0)
     assert isinstance(reply, AppendReply) and reply.leaving and follower.role is Role.FOLLOWER
     raft = leading()
@@ -202,15 +224,15 @@ def test_only_the_very_word_of_the_leader_starts_a_campaign() -> None:
     follower.synced(*follower.sync_begins())
     follower.take(0)
     for wrong in (
-        TimeoutNow("c", "a", 2, 2, 2, Cause.OPERATOR),
-        TimeoutNow("b", "a", 1, 2, 1, Cause.OPERATOR),
-        TimeoutNow("b", "a", 3, 2, 2, Cause.OPERATOR),
-        TimeoutNow("b", "a", 2, 1, 2, Cause.OPERATOR),
-        TimeoutNow("b", "a", 2, 3, 2, Cause.OPERATOR),
+        TimeoutNow(sender="c", to="a", term=2, last_index=2, last_term=2, cause=Cause.OPERATOR),
+        TimeoutNow(sender="b", to="a", term=1, last_index=2, last_term=1, cause=Cause.OPERATOR),
+        TimeoutNow(sender="b", to="a", term=3, last_index=2, last_term=2, cause=Cause.OPERATOR),
+        TimeoutNow(sender="b", to="a", term=2, last_index=1, last_term=2, cause=Cause.OPERATOR),
+        TimeoutNow(sender="b", to="a", term=2, last_index=3, last_term=2, cause=Cause.OPERATOR),
     ):
         follower.step(wrong, 0)
         assert (follower.role, follower.term) == (Role.FOLLOWER, 2), wrong
-    right = TimeoutNow("b", "a", 2, 2, 2, Cause.PREFERRED)
+    right = TimeoutNow(sender="b", to="a", term=2, last_index=2, last_term=2, cause=Cause.PREFERRED)
     follower.step(right, 0)
     assert follower.role is Role.CANDIDATE and follower.term == 3
     requests = [message for message in said(follower, 0) if isinstance(message, VoteRequest)]
@@ -220,7 +242,7 @@ def test_only_the_very_word_of_the_leader_starts_a_campaign() -> None:
     ]
     follower.step(right, 0)
     assert follower.term == 3
-    follower.step(VoteReply("b", "a", 3, False, True), 0)
+    follower.step(VoteReply(sender="b", to="a", term=3, pre=False, granted=True), 0)
     assert follower.role is Role.LEADER
     follower.step(right, 0)
     assert (follower.role, follower.term) == (Role.LEADER, 3)
@@ -233,7 +255,18 @@ def test_a_voter_that_hears_its_leader_votes_for_its_successor_only_when_told_so
     for transfer, last, granted in ((False, 9, False), (True, 9, True), (True, 1, False)):
         voter = core()
         follow(voter, append(0, 0, 2))
-        voter.step(VoteRequest("c", "a", 3, False, last, 2, transfer=transfer), 0)
+        voter.step(
+            VoteRequest(
+                sender="c",
+                to="a",
+                term=3,
+                pre=False,
+                last_index=last,
+                last_term=2,
+                transfer=transfer,
+            ),
+            0,
+        )
         answer = [message for message in said(voter, 0) if isinstance(message, VoteReply)]
         assert [reply.granted for reply in answer] == [granted]
 
@@ -246,10 +279,24 @@ def test_stale_appends_of_the_old_leader_are_rejected_by_the_new_one() -> None:
     follow(follower, late)
     follower.synced(*follower.sync_begins())
     follower.take(0)
-    follower.step(TimeoutNow("b", "a", 2, 2, 2, Cause.OPERATOR), 0)
-    follower.step(VoteReply("c", "a", 3, False, True), 0)
+    follower.step(
+        TimeoutNow(sender="b", to="a", term=2, last_index=2, last_term=2, cause=Cause.OPERATOR), 0
+    )
+    follower.step(VoteReply(sender="c", to="a", term=3, pre=False, granted=True), 0)
     follower.take(0)
-    effects = follow(follower, Append("b", "a", 2, 9, 2, 2, 2, Extent(3, 4, 2, 200)))
+    effects = follow(
+        follower,
+        Append(
+            sender="b",
+            to="a",
+            term=2,
+            round=9,
+            prev_index=2,
+            prev_term=2,
+            commit_index=2,
+            extent=Extent(3, 4, 2, 200),
+        ),
+    )
     (reply,) = [message for message in effects.messages if isinstance(message, AppendReply)]
     assert (reply.rejected, reply.term, follower.role, follower.log.end_index) == (
         True,
@@ -267,7 +314,7 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
     due_ns = raft.wake_at_ns(LATER)
     raft.tick(due_ns)
     for pre in (True, False):
-        raft.step(VoteReply("c", "a", 3, pre, True), due_ns)
+        raft.step(VoteReply(sender="c", to="a", term=3, pre=pre, granted=True), due_ns)
     silence = Reason(Cause.ELECTION_TIMEOUT, "b", (due_ns - LATER) // MS)
     assert [change.reason for change in raft.take_changes()] == [
         Reason(Cause.FOLLOWED, "b"),
@@ -277,7 +324,12 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
     assert raft.take_changes() == (LeaderChange(3, "a", None, Reason(Cause.NO_MAJORITY, "", 900)),)
     assert leader().take_changes() == (LeaderChange(2, None, "a", Reason(Cause.STARTED)),)
     deposed = leader()
-    deposed.step(AppendReply("c", "a", 9, 1, 1, True, -1, -1), LATER)
+    deposed.step(
+        AppendReply(
+            sender="c", to="a", term=9, round=1, boot_id=1, rejected=True, received=-1, durable=-1
+        ),
+        LATER,
+    )
     assert deposed.take_changes()[-1] == LeaderChange(2, "a", None, Reason(Cause.HIGHER_TERM, "c"))
 
 

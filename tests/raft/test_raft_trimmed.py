@@ -145,7 +145,14 @@ def lead(leader: Core) -> int:
             message for message in effects.messages if isinstance(message, VoteRequest)
         ]:
             leader.step(
-                VoteReply(message.to, leader.config.node, message.term, message.pre, True), now
+                VoteReply(
+                    sender=message.to,
+                    to=leader.config.node,
+                    term=message.term,
+                    pre=message.pre,
+                    granted=True,
+                ),
+                now,
             )
     assert leader.role is Role.LEADER
     return now
@@ -205,7 +212,15 @@ def test_a_peer_that_lacks_what_is_gone_is_named_and_the_others_are_served() -> 
         )
         leader.step(
             AppendReply(
-                node, "n1", term, rounds, 1, rejected, received, -1 if rejected else received, hint
+                sender=node,
+                to="n1",
+                term=term,
+                round=rounds,
+                boot_id=1,
+                rejected=rejected,
+                received=received,
+                durable=-1 if rejected else received,
+                hint_term=hint,
             ),
             now,
         )
@@ -242,7 +257,20 @@ def test_a_trim_under_a_lagging_peer_starts_over_at_the_begin() -> None:
     leader = core("n1", [(0, 0), (5, 1)], 20)
     now = lead(leader)
     sent = [m for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"]
-    leader.step(AppendReply("n3", "n1", leader.term, sent[-1].round, 1, False, 6, 6, -1), now)
+    leader.step(
+        AppendReply(
+            sender="n3",
+            to="n1",
+            term=leader.term,
+            round=sent[-1].round,
+            boot_id=1,
+            rejected=False,
+            received=6,
+            durable=6,
+            hint_term=-1,
+        ),
+        now,
+    )
     leader.log_state.commit(20)
     leader.trimmed(12)
     leader.check_invariants()

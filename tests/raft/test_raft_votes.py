@@ -54,7 +54,16 @@ def test_every_vote_request_is_answered_by_the_rules(vote: str | None, heard: st
         raft = voter(vote, heard)
         last_term, last_index = log
         raft.step(
-            VoteRequest(candidate, "a", term, pre, last_index, last_term, transfer=transfer), LATER
+            VoteRequest(
+                sender=candidate,
+                to="a",
+                term=term,
+                pre=pre,
+                last_index=last_index,
+                last_term=last_term,
+                transfer=transfer,
+            ),
+            LATER,
         )
         effects = raft.take(LATER)
         sticky = heard in ("now", "just") and not transfer
@@ -83,12 +92,20 @@ def test_a_leader_and_a_replica_that_just_restarted_are_deposed_by_no_request() 
     """A leader hears itself. After a restart the promise of the life before holds for the shortest
     election timeout."""
     raft = led()
-    raft.step(VoteRequest("b", "a", raft.term + 1, False, 9, raft.term), LATER)
+    raft.step(
+        VoteRequest(
+            sender="b", to="a", term=raft.term + 1, pre=False, last_index=9, last_term=raft.term
+        ),
+        LATER,
+    )
     assert (raft.role, raft.term) == (Role.LEADER, 2)
     for now_ns, granted in ((SHORTEST_NS - 1, False), (SHORTEST_NS, True)):
         config = RaftConfig("a", VOTERS, 1)
         fresh = Core(config, LogView([(0, 0), (1, 3)], 2), HardState(TERM, None), Random(1), 0, 0)
-        fresh.step(VoteRequest("b", "a", TERM + 1, False, 2, 3), now_ns)
+        fresh.step(
+            VoteRequest(sender="b", to="a", term=TERM + 1, pre=False, last_index=2, last_term=3),
+            now_ns,
+        )
         assert (fresh.voted_for == "b") is granted
 
 
@@ -129,7 +146,20 @@ def test_the_question_about_chains_is_the_last_entry_that_both_logs_share(
                 default=None,
             )
             assert (
-                chain_question(view, Append("b", "a", 9, 1, prev, prev_term, 0, extent)) == expected
+                chain_question(
+                    view,
+                    Append(
+                        sender="b",
+                        to="a",
+                        term=9,
+                        round=1,
+                        prev_index=prev,
+                        prev_term=prev_term,
+                        commit_index=0,
+                        extent=extent,
+                    ),
+                )
+                == expected
             ), (terms, prev, prev_term, extent)
 
 

@@ -48,24 +48,73 @@ NUMBERS = ["term", "prev_index", "prev_term", "last_index", "range_term", "pos"]
 RANGE_BYTES = b"the bytes of a range are not looked at here"
 
 PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind] = {
-    "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
-    "vote_request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
-    "vote_request by directory": VoteRequest(
-        "n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"
+    "vote_request": VoteRequest(
+        sender="n1", to="n2", term=7, pre=False, last_index=300, last_term=6
     ),
-    "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
-    "vote_reply": VoteReply("n1", "n2", 7, False, True),
-    "pre-vote_reply": VoteReply("n1", "n2", 7, True, False),
-    "append_reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
-    "append_reply, rejected": AppendReply("n1", "n2", 7, 41, 5, True, 300, -1, 6),
+    "vote_request for a transfer": VoteRequest(
+        sender="n1", to="n2", term=7, pre=False, last_index=300, last_term=6, transfer=True
+    ),
+    "vote_request by directory": VoteRequest(
+        sender="n1",
+        to="n2",
+        term=7,
+        pre=False,
+        last_index=300,
+        last_term=6,
+        incarnation="00000000-0000-4000-8000-00000000000a",
+    ),
+    "pre-vote_request": VoteRequest(
+        sender="n1", to="n2", term=7, pre=True, last_index=300, last_term=6
+    ),
+    "vote_reply": VoteReply(sender="n1", to="n2", term=7, pre=False, granted=True),
+    "pre-vote_reply": VoteReply(sender="n1", to="n2", term=7, pre=True, granted=False),
+    "append_reply": AppendReply(
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=(1 << 64) - 3,
+        rejected=False,
+        received=300,
+        durable=299,
+    ),
+    "append_reply, rejected": AppendReply(
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=5,
+        rejected=True,
+        received=300,
+        durable=-1,
+        hint_term=6,
+    ),
     "append_reply of one that leaves": AppendReply(
-        "n1", "n2", 7, 41, 5, False, 300, 299, leaving=True
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=5,
+        rejected=False,
+        received=300,
+        durable=299,
+        leaving=True,
     ),
     "append_reply of one that does not count": AppendReply(
-        "n1", "n2", 7, 41, 5, False, 300, 299, provisional=True
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=5,
+        rejected=False,
+        received=300,
+        durable=299,
+        provisional=True,
     ),
-    "left_behind": LeftBehind("n1", "n2", 7, 5000),
-    "timeout_now": TimeoutNow("n1", "n2", 7, 300, 6, Cause.PLANNED_STOP),
+    "left_behind": LeftBehind(sender="n1", to="n2", term=7, begin_index=5000),
+    "timeout_now": TimeoutNow(
+        sender="n1", to="n2", term=7, last_index=300, last_term=6, cause=Cause.PLANNED_STOP
+    ),
 }
 ENTRIES = Range(
     300,
@@ -79,10 +128,38 @@ ENTRIES = Range(
     0,
 )
 APPENDS: dict[str, tuple[Append, Range | None]] = {
-    "append": (Append("n1", "n2", 7, 41, 299, 6, 298), None),
-    "append, lazy": (Append("n1", "n2", 7, 41, 299, 6, 298, None, lazy=True), None),
+    "append": (
+        Append(
+            sender="n1", to="n2", term=7, round=41, prev_index=299, prev_term=6, commit_index=298
+        ),
+        None,
+    ),
+    "append, lazy": (
+        Append(
+            sender="n1",
+            to="n2",
+            term=7,
+            round=41,
+            prev_index=299,
+            prev_term=6,
+            commit_index=298,
+            extent=None,
+            lazy=True,
+        ),
+        None,
+    ),
     "append of a range": (
-        Append("n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, len(RANGE_BYTES)), early=True),
+        Append(
+            sender="n1",
+            to="n2",
+            term=7,
+            round=41,
+            prev_index=299,
+            prev_term=6,
+            commit_index=298,
+            extent=Extent(300, 302, 6, len(RANGE_BYTES)),
+            early=True,
+        ),
         ENTRIES,
     ),
 }
@@ -326,15 +403,53 @@ def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
     replica = trio["n2"].replica
     before = (replica.term, replica.role, replica.leader, replica.end_index)
     for sender, to in (("n1", "n3"), ("n2", "n2"), ("n1", ""), ("", "n2")):
-        replica.step(trio.now_ns, sender, encode(VoteRequest(sender, to, 99, False, 999, 98)))
         replica.step(
-            trio.now_ns, sender, encode_append(Append(sender, to, 99, 1, 0, 0, 0), 0, None)
+            trio.now_ns,
+            sender,
+            encode(
+                VoteRequest(sender=sender, to=to, term=99, pre=False, last_index=999, last_term=98)
+            ),
+        )
+        replica.step(
+            trio.now_ns,
+            sender,
+            encode_append(
+                Append(
+                    sender=sender,
+                    to=to,
+                    term=99,
+                    round=1,
+                    prev_index=0,
+                    prev_term=0,
+                    commit_index=0,
+                ),
+                0,
+                None,
+            ),
         )
     # Who is no member is heard only as the leader of a later term, or as a candidate with a longer
     # log (dissertation §4.1).
-    replica.step(trio.now_ns, "x9", encode(VoteRequest("x9", "n2", 99, False, 0, 0)))
     replica.step(
-        trio.now_ns, "x9", encode_append(Append("x9", "n2", replica.term, 1, 0, 0, 0), 0, None)
+        trio.now_ns,
+        "x9",
+        encode(VoteRequest(sender="x9", to="n2", term=99, pre=False, last_index=0, last_term=0)),
+    )
+    replica.step(
+        trio.now_ns,
+        "x9",
+        encode_append(
+            Append(
+                sender="x9",
+                to="n2",
+                term=replica.term,
+                round=1,
+                prev_index=0,
+                prev_term=0,
+                commit_index=0,
+            ),
+            0,
+            None,
+        ),
     )
     replica.take(trio.now_ns)
     assert (replica.term, replica.role, replica.leader, replica.end_index) == before
@@ -351,8 +466,22 @@ def test_messages_of_older_terms_are_counted(trio: Trio) -> None:
         (replica.term, replica.role, replica.leader, replica.end_index),
         replica.status().extra.get("stale-term", 0),
     )
-    replica.step(trio.now_ns, "n3", encode(VoteRequest("n3", "n1", 1, False, 999, 1)))
-    replica.step(trio.now_ns, "n3", encode_append(Append("n3", "n1", 0, 1, 0, 0, 99), 0, None))
+    replica.step(
+        trio.now_ns,
+        "n3",
+        encode(VoteRequest(sender="n3", to="n1", term=1, pre=False, last_index=999, last_term=1)),
+    )
+    replica.step(
+        trio.now_ns,
+        "n3",
+        encode_append(
+            Append(
+                sender="n3", to="n1", term=0, round=1, prev_index=0, prev_term=0, commit_index=99
+            ),
+            0,
+            None,
+        ),
+    )
     packets = replica.take(trio.now_ns).packets
     assert {(to, decode(packet, "n1").message.term) for to, packet in packets} == {
         ("n3", replica.term)

@@ -68,7 +68,14 @@ def forged(trio: Trio, node: Node, first: int, term: int, mark: str) -> PeerPack
     )
     extent = Extent(first, first, term, len(entries.data))
     message = Append(
-        node.name, "n2", max(term, 7), 1, first - 1, node.log.term_at(first - 1), 0, extent
+        sender=node.name,
+        to="n2",
+        term=max(term, 7),
+        round=1,
+        prev_index=first - 1,
+        prev_term=node.log.term_at(first - 1),
+        commit_index=0,
+        extent=extent,
     )
     return encode_append(message, entries.prev_chain, entries)
 
@@ -186,7 +193,16 @@ def test_another_history_before_the_range_fences(trio: Trio) -> None:
     (entries,) = sender.log.append_leader(
         7, messages(1), np.zeros(1, np.int64), CREATED_MS, bytes(8)
     )
-    message = Append("n3", "n2", 7, 1, 10, 1, 0, Extent(11, 11, 7, len(entries.data)))
+    message = Append(
+        sender="n3",
+        to="n2",
+        term=7,
+        round=1,
+        prev_index=10,
+        prev_term=1,
+        commit_index=0,
+        extent=Extent(11, 11, 7, len(entries.data)),
+    )
     trio["n2"].replica.step(trio.now_ns, "n3", encode_append(message, entries.prev_chain, entries))
     with pytest.raises(Fenced, match="invariant I2"):
         trio["n2"].replica.take(trio.now_ns)
@@ -265,7 +281,9 @@ def test_late_replies_of_an_earlier_life_are_dropped(trio: Trio) -> None:
     trio.advance(200)
     peer = leader.replica.core.peers["n2"]
     before = (peer.received, peer.durable, peer.boot_id)
-    late = AppendReply("n2", "n1", 1, 1, 1, False, 4, 4)
+    late = AppendReply(
+        sender="n2", to="n1", term=1, round=1, boot_id=1, rejected=False, received=4, durable=4
+    )
     contact = peer.contact_ns
     trio.now_ns += MS
     leader.replica.step(trio.now_ns, "n2", encode(late))
@@ -313,7 +331,11 @@ def test_any_changed_byte_of_a_packet_only_costs_the_packet(trio: Trio) -> None:
 def test_a_packet_in_a_false_name_is_dropped(trio: Trio) -> None:
     """The transport knows who sent it; the header must say the same."""
     trio.elect("n1")
-    beat = encode_append(Append("n1", "n2", 9, 1, 0, 0, 0), 0, None)
+    beat = encode_append(
+        Append(sender="n1", to="n2", term=9, round=1, prev_index=0, prev_term=0, commit_index=0),
+        0,
+        None,
+    )
     trio["n2"].replica.step(trio.now_ns, "n3", beat)
     assert (trio["n2"].replica.term, trio["n2"].replica.status().extra["dropped-stranger"]) == (
         1,

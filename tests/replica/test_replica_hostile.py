@@ -68,7 +68,9 @@ def core(
 
 def following(begin: int = 0) -> Core:
     raft = core(begin)
-    raft.step(Append("n2", "n1", 6, 1, 10, 4, 9), 0)
+    raft.step(
+        Append(sender="n2", to="n1", term=6, round=1, prev_index=10, prev_term=4, commit_index=9), 0
+    )
     raft.take(0)
     assert raft.leader == "n2" and raft.commit_index == 9
     return raft
@@ -78,7 +80,7 @@ def campaigning(begin: int = 0, *, pre: bool) -> Core:
     raft = core(begin)
     raft.tick(LATER)
     if not pre:
-        raft.step(VoteReply("n2", "n1", 6, True, True), LATER)
+        raft.step(VoteReply(sender="n2", to="n1", term=6, pre=True, granted=True), LATER)
     raft.take(LATER)
     assert (raft.role, raft.term) == (Role.CANDIDATE, 5 if pre else 6)
     return raft
@@ -87,7 +89,7 @@ def campaigning(begin: int = 0, *, pre: bool) -> Core:
 def leading(begin: int = 0) -> Core:
     """One range is in flight to each peer, before any answer."""
     raft = campaigning(begin, pre=False)
-    raft.step(VoteReply("n3", "n1", 6, False, True), LATER)
+    raft.step(VoteReply(sender="n3", to="n1", term=6, pre=False, granted=True), LATER)
     assert raft.role is Role.LEADER
     raft.appended(Extent(END + 1, END + 3, 6, 300))
     push(raft)
@@ -112,10 +114,35 @@ def push(raft: Core) -> list[Append]:
 def flowing(begin: int = 0) -> Core:
     """n2 confirmed and has more in flight, n3 rejected once."""
     raft = leading(begin)
-    raft.step(AppendReply("n2", "n1", 6, 3, 70, False, END, END), LATER)
+    raft.step(
+        AppendReply(
+            sender="n2",
+            to="n1",
+            term=6,
+            round=3,
+            boot_id=70,
+            rejected=False,
+            received=END,
+            durable=END,
+        ),
+        LATER,
+    )
     raft.appended(Extent(END + 4, END + 5, 6, 200))
     push(raft)
-    raft.step(AppendReply("n3", "n1", 6, 4, 71, True, 7, -1, 2), LATER)
+    raft.step(
+        AppendReply(
+            sender="n3",
+            to="n1",
+            term=6,
+            round=4,
+            boot_id=71,
+            rejected=True,
+            received=7,
+            durable=-1,
+            hint_term=2,
+        ),
+        LATER,
+    )
     push(raft)
     assert raft.peers["n2"].stage is Stage.FLOWING and raft.peers["n2"].underway
     return raft
@@ -126,7 +153,18 @@ def left_behind() -> Core:
     raft = leading(8)
     for _ in range(4):
         raft.step(
-            AppendReply("n3", "n1", 6, raft.election.leading.round, 71, True, 2, -1, 1), LATER
+            AppendReply(
+                sender="n3",
+                to="n1",
+                term=6,
+                round=raft.election.leading.round,
+                boot_id=71,
+                rejected=True,
+                received=2,
+                durable=-1,
+                hint_term=1,
+            ),
+            LATER,
         )
         push(raft)
     assert raft.peers["n3"].needs_snapshot
@@ -139,7 +177,17 @@ def handing_over() -> Core:
     raft = flowing()
     raft.synced(*raft.sync_begins())
     raft.step(
-        AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER
+        AppendReply(
+            sender="n2",
+            to="n1",
+            term=6,
+            round=raft.election.leading.round,
+            boot_id=70,
+            rejected=False,
+            received=END + 5,
+            durable=END + 5,
+        ),
+        LATER,
     )
     raft.read(1, LATER)
     assert raft.transfer("n2", Cause.OPERATOR, LATER, 1000 * MS) is None
@@ -153,7 +201,17 @@ def removing(node: str) -> Core:
     raft = flowing()
     raft.synced(*raft.sync_begins())
     raft.step(
-        AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER
+        AppendReply(
+            sender="n2",
+            to="n1",
+            term=6,
+            round=raft.election.leading.round,
+            boot_id=70,
+            rejected=False,
+            received=END + 5,
+            durable=END + 5,
+        ),
+        LATER,
     )
     members = raft.propose_members(MemberChange(Change.REMOVE, node, "", ""), LATER)
     assert isinstance(members, Members), members
@@ -390,15 +448,36 @@ def test_a_term_at_the_end_of_its_range_is_refused() -> None:
     hold."""
     for term in (TERM_MAX + 1, TOP - 1, TOP, -1, -TOP):
         for packet in (
-            header_of(encode(VoteReply("n2", "n1", 0, False, False))).with_(term=term).packet(),
-            header_of(encode_append(Append("n2", "n1", 0, 0, 0, -TOP, 0), 0, None))
+            header_of(encode(VoteReply(sender="n2", to="n1", term=0, pre=False, granted=False)))
+            .with_(term=term)
+            .packet(),
+            header_of(
+                encode_append(
+                    Append(
+                        sender="n2",
+                        to="n1",
+                        term=0,
+                        round=0,
+                        prev_index=0,
+                        prev_term=-TOP,
+                        commit_index=0,
+                    ),
+                    0,
+                    None,
+                )
+            )
             .with_(term=term)
             .packet(),
         ):
             with pytest.raises(BadPacket, match="out of bounds"):
                 decode(packet, "n2")
     driver = Driver(core(), Random(1))
-    driver.arrive(encode(VoteRequest("n2", "n1", TERM_MAX, False, 0, 0)), "n2")
+    driver.arrive(
+        encode(
+            VoteRequest(sender="n2", to="n1", term=TERM_MAX, pre=False, last_index=0, last_term=0)
+        ),
+        "n2",
+    )
     assert driver.turn() and driver.raft.term == TERM_MAX
     driver.now_ns += LATER
     driver.raft.tick(driver.now_ns)
@@ -427,14 +506,14 @@ def test_the_first_entry_of_a_log_is_never_cut(begin: int) -> None:
     raft = core(begin)
     before = raft.log.term_at(begin - 1)
     message = Append(
-        "n2",
-        "n1",
-        6,
-        1,
-        begin - 1,
-        -1 if before is None else before,
-        0,
-        Extent(begin, begin, 6, 100),
+        sender="n2",
+        to="n1",
+        term=6,
+        round=1,
+        prev_index=begin - 1,
+        prev_term=-1 if before is None else before,
+        commit_index=0,
+        extent=Extent(begin, begin, 6, 100),
     )
     fence = stepped(raft, message)
     assert (

@@ -147,7 +147,16 @@ def test_a_node_joins_catches_up_and_is_promoted(trio: Trio, joiner: Node) -> No
 def test_a_log_that_begins_otherwise_is_not_joined(trio: Trio, joiner: Node) -> None:
     """An empty log compares the seed of its chain, and requires the first entry at its begin."""
     entries = trio["n1"].log.read(0, 1)
-    message = Append("n1", JOINER, 1, 1, -1, -1, 0, Extent(0, 0, 0, len(entries.data)))
+    message = Append(
+        sender="n1",
+        to=JOINER,
+        term=1,
+        round=1,
+        prev_index=-1,
+        prev_term=-1,
+        commit_index=0,
+        extent=Extent(0, 0, 0, len(entries.data)),
+    )
     for chain, pos in ((entries.prev_chain ^ 1, 0), (entries.prev_chain, 64)):
         joiner.replica.step(0, "n1", encode_append(message, chain, replace(entries, pos=pos)))
     assert (joiner.replica.end_index, joiner.replica.status().extra["dropped-foreign"]) == (-1, 2)
@@ -182,7 +191,18 @@ def test_membership_entries_that_cannot_be_followed_are_dropped_and_counted(trio
             0,
             "n1",
             encode_append(
-                Append("n1", "n2", whole.term, 99, prev, term, prev, extent), chain, whole
+                Append(
+                    sender="n1",
+                    to="n2",
+                    term=whole.term,
+                    round=99,
+                    prev_index=prev,
+                    prev_term=term,
+                    commit_index=prev,
+                    extent=extent,
+                ),
+                chain,
+                whole,
             ),
         )
     assert (node.replica.end_index, node.replica.status().extra["dropped-membership"]) == (prev, 2)

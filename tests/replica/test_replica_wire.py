@@ -39,45 +39,51 @@ NAMES = st.sampled_from(["n1", "n2", "a-long-node-name", "ü"])
 FLAGS = st.booleans()
 TERMS = st.integers(0, TERM_MAX)
 BOOTS = st.integers(0, (1 << 64) - 1)
+BETWEEN = {"sender": NAMES, "to": NAMES}
 PLAIN = (
     st.builds(
         VoteRequest,
-        NAMES,
-        NAMES,
-        TERMS,
-        FLAGS,
-        INDEXES,
-        INDEXES,
-        st.just(False),
-        st.sampled_from(["", "a-directory"]),
+        **BETWEEN,
+        term=TERMS,
+        pre=FLAGS,
+        last_index=INDEXES,
+        last_term=INDEXES,
+        transfer=st.just(False),
+        incarnation=st.sampled_from(["", "a-directory"]),
     )
-    | st.builds(VoteRequest, NAMES, NAMES, TERMS, st.just(False), INDEXES, INDEXES, st.just(True))
-    | st.builds(VoteReply, NAMES, NAMES, TERMS, FLAGS, FLAGS)
+    | st.builds(
+        VoteRequest,
+        **BETWEEN,
+        term=TERMS,
+        pre=st.just(False),
+        last_index=INDEXES,
+        last_term=INDEXES,
+        transfer=st.just(True),
+    )
+    | st.builds(VoteReply, **BETWEEN, term=TERMS, pre=FLAGS, granted=FLAGS)
     | st.builds(
         TimeoutNow,
-        NAMES,
-        NAMES,
-        st.just(TERM_MAX),
-        NUMBERS,
-        NUMBERS,
-        st.sampled_from(sorted(HANDOVERS)),
+        **BETWEEN,
+        term=st.just(TERM_MAX),
+        last_index=NUMBERS,
+        last_term=NUMBERS,
+        cause=st.sampled_from(sorted(HANDOVERS)),
     )
-    | st.builds(LeftBehind, NAMES, NAMES, TERMS, st.integers(1, 1 << 62))
+    | st.builds(LeftBehind, **BETWEEN, term=TERMS, begin_index=st.integers(1, 1 << 62))
     | st.builds(
         AppendReply,
-        NAMES,
-        NAMES,
-        TERMS,
-        NUMBERS,
-        BOOTS,
-        FLAGS,
-        INDEXES,
-        st.just(-1),
-        INDEXES,
-        FLAGS,
-        FLAGS,
-        FLAGS,
-        FLAGS,
+        **BETWEEN,
+        term=TERMS,
+        round=NUMBERS,
+        boot_id=BOOTS,
+        rejected=FLAGS,
+        received=INDEXES,
+        durable=st.just(-1),
+        hint_term=INDEXES,
+        leaving=FLAGS,
+        provisional=FLAGS,
+        fetch=FLAGS,
+        watched=FLAGS,
     )
 )
 
@@ -93,9 +99,19 @@ def test_messages_survive_the_wire(
     assert header_of(packet).packet() == packet
 
 
-PLACES = (NUMBERS, INDEXES, st.integers(-1, 50), NUMBERS)
 PROBES = st.builds(
-    Append, NAMES, NAMES, st.just(50), *PLACES, st.none(), FLAGS, FLAGS, INDEXES, FLAGS
+    Append,
+    **BETWEEN,
+    term=st.just(50),
+    round=NUMBERS,
+    prev_index=INDEXES,
+    prev_term=st.integers(-1, 50),
+    commit_index=NUMBERS,
+    extent=st.none(),
+    lazy=FLAGS,
+    early=FLAGS,
+    end_index=INDEXES,
+    quiet=FLAGS,
 )
 
 
@@ -126,14 +142,14 @@ def test_an_append_of_a_range_survives_the_wire(
         prev + 1, prev + count, term, pos, memoryview(data), none, none.astype(np.int32), chain, 0
     )
     message = Append(
-        "n1",
-        "n2",
-        50,
-        3,
-        prev,
-        prev_term,
-        7,
-        Extent(prev + 1, prev + count, term, len(data)),
+        sender="n1",
+        to="n2",
+        term=50,
+        round=3,
+        prev_index=prev,
+        prev_term=prev_term,
+        commit_index=7,
+        extent=Extent(prev + 1, prev + count, term, len(data)),
         early=early,
     )
     packet = encode_append(message, chain, entries)
@@ -144,20 +160,71 @@ def test_an_append_of_a_range_survives_the_wire(
 
 GOLDEN: dict[str, VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehind] = {
     "vote request": VoteRequest(
-        "n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"
+        sender="n1",
+        to="n2",
+        term=7,
+        pre=False,
+        last_index=300,
+        last_term=6,
+        incarnation="00000000-0000-4000-8000-00000000000a",
     ),
-    "vote request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
-    "pre-vote reply, granted": VoteReply("n1", "n2", 7, True, True),
-    "heartbeat": Append("n1", "n2", 7, 41, 299, 6, 298, end_index=310, quiet=True),
+    "vote request for a transfer": VoteRequest(
+        sender="n1", to="n2", term=7, pre=False, last_index=300, last_term=6, transfer=True
+    ),
+    "pre-vote reply, granted": VoteReply(sender="n1", to="n2", term=7, pre=True, granted=True),
+    "heartbeat": Append(
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        prev_index=299,
+        prev_term=6,
+        commit_index=298,
+        end_index=310,
+        quiet=True,
+    ),
     "append of a range": Append(
-        "n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, 5), lazy=True, early=True, end_index=310
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        prev_index=299,
+        prev_term=6,
+        commit_index=298,
+        extent=Extent(300, 302, 6, 5),
+        lazy=True,
+        early=True,
+        end_index=310,
     ),
-    "append reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
+    "append reply": AppendReply(
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=(1 << 64) - 3,
+        rejected=False,
+        received=300,
+        durable=299,
+    ),
     "append reply, all flags": AppendReply(
-        "n1", "n2", 7, 41, (1 << 64) - 3, True, 300, -1, 6, True, True, True, True
+        sender="n1",
+        to="n2",
+        term=7,
+        round=41,
+        boot_id=(1 << 64) - 3,
+        rejected=True,
+        received=300,
+        durable=-1,
+        hint_term=6,
+        leaving=True,
+        provisional=True,
+        fetch=True,
+        watched=True,
     ),
-    "timeout now": TimeoutNow("nü", "n1.2", 7, 300, 6, Cause.PLANNED_STOP),
-    "left behind": LeftBehind("n1", "n2", 7, 5000),
+    "timeout now": TimeoutNow(
+        sender="nü", to="n1.2", term=7, last_index=300, last_term=6, cause=Cause.PLANNED_STOP
+    ),
+    "left behind": LeftBehind(sender="n1", to="n2", term=7, begin_index=5000),
 }
 
 
@@ -186,7 +253,11 @@ def test_golden_packets_are_read_and_written_byte_for_byte(name: str) -> None:
         assert (arrived.prev_chain, arrived.pos) == (0xFEDCBA98, -1 if entries is None else 70_000)
 
 
-HANDOVER = header_of(encode(TimeoutNow("n1", "n2", 5, 4, 5, Cause.OPERATOR)))
+HANDOVER = header_of(
+    encode(
+        TimeoutNow(sender="n1", to="n2", term=5, last_index=4, last_term=5, cause=Cause.OPERATOR)
+    )
+)
 RANGE = Header(
     "append",
     {
@@ -202,8 +273,14 @@ RANGE = Header(
     0,
     (b"n1", b"n2"),
 )
-VOTE_REPLY = header_of(encode(VoteReply("n1", "n2", 5, False, True)))
-REPLY = header_of(encode(AppendReply("n1", "n2", 5, 0, 0, False, 0, 0)))
+VOTE_REPLY = header_of(encode(VoteReply(sender="n1", to="n2", term=5, pre=False, granted=True)))
+REPLY = header_of(
+    encode(
+        AppendReply(
+            sender="n1", to="n2", term=5, round=0, boot_id=0, rejected=False, received=0, durable=0
+        )
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +302,7 @@ def test_misshapen_handovers_are_refused(wrong: Header) -> None:
     """A handover names an entry that can exist and one of the known causes; a pre-vote is never
     part of one."""
     assert decode(HANDOVER.packet(), "n1").message == TimeoutNow(
-        "n1", "n2", 5, 4, 5, min(HANDOVERS)
+        sender="n1", to="n2", term=5, last_index=4, last_term=5, cause=min(HANDOVERS)
     )
     with pytest.raises(BadPacket, match="shape"):
         decode(wrong.packet(), "n1")
@@ -260,7 +337,12 @@ def test_the_well_formed_packet_of_the_next_test_is_accepted() -> None:
         (VOTE_REPLY, b"bytes"),
         (REPLY.with_(durable=9), b""),
         (REPLY.with_(durable=-2), b""),
-        (header_of(encode(LeftBehind("n1", "n2", 5, 1))).with_(begin_index=0), b""),
+        (
+            header_of(encode(LeftBehind(sender="n1", to="n2", term=5, begin_index=1))).with_(
+                begin_index=0
+            ),
+            b"",
+        ),
     ],
 )
 def test_misshapen_packets_are_refused(wrong: Header, payload: bytes) -> None:
@@ -278,11 +360,59 @@ def test_random_bytes_are_refused(data: bytes, payload: bytes) -> None:
 
 def test_only_a_leader_s_log_and_its_begin_are_of_a_leader() -> None:
     """What a directory that does not count may say, and nothing that is counted."""
-    heartbeat = encode_append(Append("a", "b", 3, 7, 4, 2, 4, None, False, False), 9, None)
+    heartbeat = encode_append(
+        Append(
+            sender="a",
+            to="b",
+            term=3,
+            round=7,
+            prev_index=4,
+            prev_term=2,
+            commit_index=4,
+            extent=None,
+            lazy=False,
+            early=False,
+        ),
+        9,
+        None,
+    )
     assert is_of_leader(heartbeat)
-    assert is_of_leader(encode(LeftBehind("a", "b", 3, 5)))
-    assert not is_of_leader(encode(VoteRequest("a", "b", 3, False, 4, 2, False, "")))
-    assert not is_of_leader(encode(VoteReply("a", "b", 3, False, True)))
-    assert not is_of_leader(encode(TimeoutNow("a", "b", 3, 4, 2, Cause.OPERATOR)))
-    assert not is_of_leader(encode(AppendReply("a", "b", 3, 7, 1, False, 4, 4, 0, False, False)))
+    assert is_of_leader(encode(LeftBehind(sender="a", to="b", term=3, begin_index=5)))
+    assert not is_of_leader(
+        encode(
+            VoteRequest(
+                sender="a",
+                to="b",
+                term=3,
+                pre=False,
+                last_index=4,
+                last_term=2,
+                transfer=False,
+                incarnation="",
+            )
+        )
+    )
+    assert not is_of_leader(encode(VoteReply(sender="a", to="b", term=3, pre=False, granted=True)))
+    assert not is_of_leader(
+        encode(
+            TimeoutNow(sender="a", to="b", term=3, last_index=4, last_term=2, cause=Cause.OPERATOR)
+        )
+    )
+    assert not is_of_leader(
+        encode(
+            AppendReply(
+                sender="a",
+                to="b",
+                term=3,
+                round=7,
+                boot_id=1,
+                rejected=False,
+                received=4,
+                durable=4,
+                hint_term=0,
+                leaving=False,
+                provisional=False,
+            )
+        )
+    )
     assert not is_of_leader(PeerPacket(b"h"))

@@ -49,13 +49,22 @@ def session_of(stream: EntryStream | SnapshotStream, now_ns: int) -> int:
 
 def entries(packets: int) -> EntryStream:
     return EntryStream(
-        requester(), "n2", Point(0, 0, -1, 0), packets * SMALL, 0, window=WINDOW_BYTES
+        requester(),
+        "n2",
+        Point(pos=0, index=0, term=-1, chain=0),
+        packets * SMALL,
+        0,
+        window=WINDOW_BYTES,
     )
 
 
 def give(stream: EntryStream, session: int, place: int, size: int = SMALL) -> None:
     message = ShippingMessage(
-        "n2", "log", session, EntriesSent(place, place, 1, place * SMALL), bytes(size)
+        sender="n2",
+        log_id="log",
+        session=session,
+        content=EntriesSent(index=place, last_index=place, term=1, pos=place * SMALL),
+        payload=bytes(size),
     )
     stream.take(message, 0)
 
@@ -65,7 +74,9 @@ def taken(stream: EntryStream) -> list[int]:
     found = []
     while (piece := stream.next()) is not None:
         found.append(piece[0].index)
-        stream.advance(Point((piece[0].index + 1) * SMALL, piece[0].index + 1, 1, 0))
+        stream.advance(
+            Point(pos=(piece[0].index + 1) * SMALL, index=piece[0].index + 1, term=1, chain=0)
+        )
     return found
 
 
@@ -92,7 +103,11 @@ def test_of_too_many_bytes_those_farthest_ahead_are_dropped(order: list[int], si
     for place in order:
         stream.take(
             ShippingMessage(
-                "n2", "log", session, EntriesSent(place, place, 1, place * SMALL), payload
+                sender="n2",
+                log_id="log",
+                session=session,
+                content=EntriesSent(index=place, last_index=place, term=1, pos=place * SMALL),
+                payload=payload,
             ),
             0,
         )
@@ -131,6 +146,17 @@ def test_a_snapshot_is_put_together_from_pieces_in_any_order(order: str) -> None
     stream = SnapshotStream(requester(), "n2", 0)
     session = session_of(stream, 0)
     for place in ORDERS[order](list(range(0, len(whole), 1000))):
-        sent = SnapshotSent(place, len(whole), crc32c.crc32c(whole), 9)
-        stream.take(ShippingMessage("n2", "log", session, sent, whole[place : place + 1000]), 0)
+        sent = SnapshotSent(
+            offset=place, total_bytes=len(whole), checksum=crc32c.crc32c(whole), applied_index=9
+        )
+        stream.take(
+            ShippingMessage(
+                sender="n2",
+                log_id="log",
+                session=session,
+                content=sent,
+                payload=whole[place : place + 1000],
+            ),
+            0,
+        )
     assert stream.data == whole

@@ -91,14 +91,19 @@ def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> N
     assert is_shipping(packet)
     with pytest.raises(BadPacket):
         replica_wire.decode(packet, "n1")
-    vote = replica_wire.encode(VoteReply("n1", "n2", 1, False, True))
+    vote = replica_wire.encode(VoteReply(sender="n1", to="n2", term=1, pre=False, granted=True))
     assert not is_shipping(vote)
     with pytest.raises(BadPacket, match="not a shipping packet"):
         decode(vote, "n1")
 
 
 @given(
-    st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]),
+    st.sampled_from(
+        [
+            EntriesSent(index=3, last_index=4, term=2, pos=100),
+            SnapshotSent(offset=0, total_bytes=7, checksum=1, applied_index=3),
+        ]
+    ),
     st.binary(min_size=1, max_size=7),
 )
 def test_payloads_travel_beside(content: Sent, payload: bytes) -> None:
@@ -109,7 +114,15 @@ def test_payloads_travel_beside(content: Sent, payload: bytes) -> None:
 
 def test_every_changed_byte_is_noticed() -> None:
     """The header's checksum covers all of it: byte by byte, and cut anywhere."""
-    packet = encode("n1", "n2", "log", 7, EntriesWanted(Point(100, 5, 2, 77), 4096, 2048))
+    packet = encode(
+        "n1",
+        "n2",
+        "log",
+        7,
+        EntriesWanted(
+            point=Point(pos=100, index=5, term=2, chain=77), end_pos=4096, allowed_pos=2048
+        ),
+    )
     for at in range(len(packet.header)):
         for mask in (1, 0x80):
             changed = bytearray(packet.header)
@@ -187,7 +200,7 @@ def ask(
 
 
 def start() -> Point:
-    return Point(0, 0, -1, chain_seed(identity_of("n1").log_id))
+    return Point(pos=0, index=0, term=-1, chain=chain_seed(identity_of("n1").log_id))
 
 
 def test_a_whole_log_is_shipped_in_verified_pieces_as_far_as_it_is_allowed() -> None:
@@ -196,14 +209,21 @@ def test_a_whole_log_is_shipped_in_verified_pieces_as_far_as_it_is_allowed() -> 
     replica = replicas(nodes=("n1",))["n1"]
     shipper, point = replica.shipper(), start()
     for allowed in (2000, 6000, 1 << 40):
-        for sent, payload in ask(shipper, EntriesWanted(point, 1 << 40, allowed)):
+        for sent, payload in ask(
+            shipper, EntriesWanted(point=point, end_pos=1 << 40, allowed_pos=allowed)
+        ):
             if isinstance(sent, Missing):
                 assert sent.why is Why.BEYOND and allowed == 1 << 40
                 continue
             assert isinstance(sent, EntriesSent) and sent.pos < allowed
             found = verify_range(payload, point.index, sent.term, sent.pos, point.chain)
             assert (found.first_index, found.last_index) == (sent.index, sent.last_index)
-            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+            point = Point(
+                pos=found.end_pos,
+                index=found.last_index + 1,
+                term=found.term,
+                chain=found.last_chain,
+            )
     store = replica.open()
     assert (point.index, point.chain) == (store.log.end_index + 1, store.log.end_chain)
 
@@ -212,12 +232,24 @@ def test_refusals_name_their_reason() -> None:
     """Another log, another history, damage, nothing there."""
     replica = replicas(nodes=("n1",))["n1"]
     shipper = replica.shipper()
-    wanted = EntriesWanted(start(), 4096, 4096)
+    wanted = EntriesWanted(point=start(), end_pos=4096, allowed_pos=4096)
     reasons = {
         "another log": ask(shipper, wanted, log_id="x" * 36),
-        "another history": ask(shipper, EntriesWanted(Point(0, 0, -1, 1), 4096, 4096), session=2),
-        "no snapshot": ask(shipper, SnapshotWanted(0, 10), session=3),
-        "no such place": ask(shipper, EntriesWanted(Point(7, 3, 1, 1), 4096, 4096), session=4),
+        "another history": ask(
+            shipper,
+            EntriesWanted(
+                point=Point(pos=0, index=0, term=-1, chain=1), end_pos=4096, allowed_pos=4096
+            ),
+            session=2,
+        ),
+        "no snapshot": ask(shipper, SnapshotWanted(offset=0, allowed_offset=10), session=3),
+        "no such place": ask(
+            shipper,
+            EntriesWanted(
+                point=Point(pos=7, index=3, term=1, chain=1), end_pos=4096, allowed_pos=4096
+            ),
+            session=4,
+        ),
     }
     whys = {
         name: [sent.why for sent, _ in answers if isinstance(sent, Missing)]
@@ -248,19 +280,31 @@ def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
     served."""
     replica = replicas(nodes=("n1",))["n1"]
     shipper, chance = replica.shipper(), random.Random(5)
-    good = encode("n2", "n1", identity_of("n1").log_id, 3, EntriesWanted(start(), 1 << 40, 1 << 40))
+    good = encode(
+        "n2",
+        "n1",
+        identity_of("n1").log_id,
+        3,
+        EntriesWanted(point=start(), end_pos=1 << 40, allowed_pos=1 << 40),
+    )
     for number in range(300):
         changed = bytearray(good.header)
         changed[chance.randrange(len(changed))] = chance.randrange(256)
         stranger = encode(
-            f"x{number}", "n1", identity_of("n1").log_id, number, EntriesWanted(start(), 1 << 40, 0)
+            f"x{number}",
+            "n1",
+            identity_of("n1").log_id,
+            number,
+            EntriesWanted(point=start(), end_pos=1 << 40, allowed_pos=0),
         )
         garbage = [("n2", PeerPacket(raw)) for raw in (bytes(changed), b"", b"\x07x")]
         shipper.turn(0, [*garbage, (f"x{number}", stranger)])
     assert len(shipper._streams) <= PEERS_MAX and sum(shipper.refused.values()) > 300
     assert any(
         isinstance(sent, EntriesSent)
-        for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99)
+        for sent, _ in ask(
+            shipper, EntriesWanted(point=start(), end_pos=1 << 40, allowed_pos=1 << 40), session=99
+        )
     )
 
 
@@ -277,13 +321,13 @@ def test_a_peer_that_allows_everything_gets_a_window() -> None:
     shipper = replica.shipper()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shipping, "ALLOWED_BYTES", 30_000)
-        first = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
+        first = ask(shipper, EntriesWanted(point=start(), end_pos=1 << 40, allowed_pos=1 << 60))
         sent = sum(len(payload) for _, payload in first)
         # Blanks at the ends of files are allowed for and not sent.
         assert 20_000 <= sent <= 30_000 + FILE_BYTES < end_pos and not any(
             isinstance(content, Missing) for content, _ in first
         )
-        more = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
+        more = ask(shipper, EntriesWanted(point=start(), end_pos=1 << 40, allowed_pos=1 << 60))
         assert sum(len(payload) for _, payload in more) > 0
 
 

@@ -7,6 +7,7 @@ import copy
 import errno
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -70,9 +71,9 @@ class Log:
         """The place behind the entry before this one."""
         if index == 0:
             begin = whole(IDENTITY.log_id)
-            return Point(begin.pos, begin.index, begin.term, begin.chain)
+            return Point(pos=begin.pos, index=begin.index, term=begin.term, chain=begin.chain)
         before = self.entries[index - 1]
-        return Point(before.end_pos, index, before.term, before.last_chain)
+        return Point(pos=before.end_pos, index=index, term=before.term, chain=before.last_chain)
 
     def mending(
         self,
@@ -221,7 +222,7 @@ def test_of_a_trimmed_log_only_what_it_still_has_is_made_anew(log: Log) -> None:
     assert mending.mend_files() == [path_of(2 * SIZE)]
     assert not log.disk.exists(path_of(0)) and log.disk.file_size(path_of(SIZE)) == SIZE
     assert (
-        mending.start == Point(2 * SIZE, index, 1, begin.chain)
+        mending.start == Point(pos=2 * SIZE, index=index, term=1, chain=begin.chain)
         and mending.base_of(2 * SIZE + 5) == 2 * SIZE
     )
     mending.close()
@@ -311,7 +312,7 @@ def test_an_unreadable_index_is_removed_and_built_anew_by_the_next_open(log: Log
 def test_which_entries_continue_a_point() -> None:
     """By index, chain, and a position that is not before it."""
     header = bytes(range(60))
-    point, chain = Point(100, 7, 1, 5), next_chain(header, 5)
+    point, chain = Point(pos=100, index=7, term=1, chain=5), next_chain(header, 5)
     for index, pos, its_chain in product((6, 7, 8), (99, 100, 101), (chain, chain + 1)):
         assert Good(index, pos, its_chain, header).continues(point) is (
             index == 7 and pos >= 100 and its_chain == chain
@@ -422,7 +423,9 @@ def test_units_are_tried_up_to_a_number(log: Log, monkeypatch: pytest.MonkeyPatc
 def test_a_whole_log_is_walked_to_its_mark(log: Log) -> None:
     mending = log.mending()
     *_, reached = mending.walk(mending.start)
-    assert reached == Point(log.ends[-1], LAST + 1, 1, log.entries[-1].last_chain)
+    assert reached == Point(
+        pos=log.ends[-1], index=LAST + 1, term=1, chain=log.entries[-1].last_chain
+    )
     assert mending.next_good(reached) is None and mending.written_bytes == 0 and not mending.again
     assert mending.used_end() == log.ends[-1]
     mending.sync()
@@ -441,10 +444,10 @@ def test_damage_of_the_blank_alone_is_closed(log: Log) -> None:
     assert found is not None and found.index == index
     assert not mending.close_gap(log.point(index - 1), found)
     assert not mending.close_gap(point, Good(index + 1, found.pos, found.chain, found.header))
-    assert not mending.close_gap(Point(point.pos + gap - 7, *_tail(point)), found), (
+    assert not mending.close_gap(replace(point, pos=point.pos + gap - 7), found), (
         "there is no room for a blank"
     )
-    assert not mending.close_gap(Point(found.pos, *_tail(point)), found), "there is no gap"
+    assert not mending.close_gap(replace(point, pos=found.pos), found), "there is no gap"
     assert mending.close_gap(point, found) and mending.written_bytes == gap
     mending.sync()
     mending.close()
@@ -461,10 +464,6 @@ def test_the_shortest_blank_is_closed_too() -> None:
     mending.sync()
     mending.close()
     assert log.same()
-
-
-def _tail(point: Point) -> tuple[int, int, int]:
-    return point.index, point.term, point.chain
 
 
 # What is written
@@ -490,7 +489,7 @@ def test_an_entry_is_put_back_where_it_was(log: Log, index: int) -> None:
     mending, point = log.mending(), log.point(index)
     assert mending.fits(point, log.entries[index], further=False)
     assert mending.put(point, log.entries[index]) == Point(
-        log.ends[index], index + 1, 1, log.entries[index].last_chain
+        pos=log.ends[index], index=index + 1, term=1, chain=log.entries[index].last_chain
     )
     assert log.disk.read_file(f"{ROOT}/{MARKER}") == MARK
     assert mending.written_bytes >= len(log.entries[index].data)
@@ -560,16 +559,16 @@ def test_where_entries_may_be_written(log: Log) -> None:
     mending, entry = log.mending(), log.entries[7]
     assert mending.fits(log.point(7), entry, further=False)
     assert not mending.fits(log.point(6), entry, further=False)
-    assert not mending.fits(Point(log.point(7).pos, 7, 2, 0), entry, further=False), (
-        "a term that falls"
-    )
+    assert not mending.fits(
+        Point(pos=log.point(7).pos, index=7, term=2, chain=0), entry, further=False
+    ), "a term that falls"
     end = mending._files.end
     behind = copy.copy(entry)
     behind.pos = end
-    assert not mending.fits(Point(end, 40, 1, 0), behind, further=False)
-    assert mending.fits(Point(end, 40, 1, 0), behind, further=True)
+    assert not mending.fits(Point(pos=end, index=40, term=1, chain=0), behind, further=False)
+    assert mending.fits(Point(pos=end, index=40, term=1, chain=0), behind, further=True)
     assert mending._files.end == end + SIZE and log.disk.exists(path_of(end))
-    mending.put(Point(end, 40, 1, 0), behind)
+    mending.put(Point(pos=end, index=40, term=1, chain=0), behind)
     mending.sync()
     assert log.disk.on_medium(path_of(end), 0, len(entry.data)) == entry.data, "with its name"
     mending.close()

@@ -139,8 +139,8 @@ def bounds(
     """Where to start and end in every queue, from the options startingOffsets or startingTime,
     endingOffsets or endingTime."""
     located = connection.locate(target.topic, target.namespace)
-    begins = _places(connection, target, located, options, "starting", "earliest")
-    ends = _places(connection, target, located, options, "ending", "latest")
+    begins = _places(connection, target, located, options, "starting", default="earliest")
+    ends = _places(connection, target, located, options, "ending", default="latest")
     return begins, {queue: max(end, begins.get(queue, end)) for queue, end in ends.items()}
 
 

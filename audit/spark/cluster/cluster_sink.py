@@ -190,7 +190,14 @@ def chunks(
             if "properties" in columns
             else None
         )
-        whole = Chunk(bodies, queues, born, columns.get("tag"), columns.get("keys"), users)
+        whole = Chunk(
+            bodies=bodies,
+            queues=queues,
+            born_ms=born,
+            tags=columns.get("tag"),
+            keys=columns.get("keys"),
+            properties=users,
+        )
         row += count
         yield from _cut(whole, most_bytes)
 

@@ -119,9 +119,9 @@ class _Reading:
                 place,
                 partition.first,
                 partition.end,
-                target.consumer_group,
-                self._fail_on_loss,
-                self._expansion,
+                group=target.consumer_group,
+                fail_on_loss=self._fail_on_loss,
+                expansion=self._expansion,
             )
             for part in parts:
                 yield message_batch(target, part, self._schema)

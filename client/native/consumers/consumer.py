@@ -252,11 +252,11 @@ class AsyncConsumer:
             near = self.settings.read_from == "nearest"
             flow = Flow(
                 self._connection,
-                name,
-                self._positions,
-                window,
-                self._wanted(name),
-                self._came,
+                broker_group=name,
+                positions=self._positions,
+                window_bytes=window,
+                opening=self._wanted(name),
+                ready=self._came,
                 near=near,
             )
             self._flows[name] = flow
@@ -506,12 +506,12 @@ class AsyncConsumer:
             position = None if p.handed is None else p.handed + p.missed_ahead
             queues.append(
                 QueueStatistics(
-                    self._places.index(place),
-                    place.broker_group,
-                    position,
-                    p.committed,
-                    p.end,
-                    skipped,
+                    queue=self._places.index(place),
+                    broker_group=place.broker_group,
+                    position=position,
+                    committed=p.committed,
+                    end=p.end,
+                    skipped=skipped,
                 )
             )
         buffered = sum(flow.window.waiting for flow in self._flows.values())
@@ -521,7 +521,13 @@ class AsyncConsumer:
         ]
         served = tuple(ServedBy(name, flow.replica, flow.age_ms) for name, flow in live)
         return ConsumerStatistics(
-            self._messages, self._bytes, self._batches, buffered, streams, tuple(queues), served
+            messages=self._messages,
+            bytes=self._bytes,
+            batches=self._batches,
+            buffered_bytes=buffered,
+            streams=streams,
+            queues=tuple(queues),
+            served_by=served,
         )
 
     # -- positions

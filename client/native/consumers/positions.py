@@ -305,7 +305,15 @@ class Positions:
         position.next = first + count
         missed, position.missed_ahead = position.missed_ahead, 0
         return Run(
-            place, generation, first, skip, count, missed, entries.sizes, entries.entries, after
+            place=place,
+            generation=generation,
+            first_offset=first,
+            begin=skip,
+            stop=count,
+            missed=missed,
+            sizes=entries.sizes,
+            entries=entries.entries,
+            after=after,
         )
 
     @staticmethod

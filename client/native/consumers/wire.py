@@ -78,7 +78,14 @@ def _entries(data: bytes, at: int) -> Entries:
         raise ValueError("a Fetch response ends within a field")
     queue, first_offset, end_offset, skipped = map(numbers.__getitem__, _NUMBERS)
     sizes, entries = map(views.__getitem__, _VIEWS)
-    return Entries(queue, first_offset, sizes, entries, end_offset, skipped)
+    return Entries(
+        queue=queue,
+        first_offset=first_offset,
+        sizes=sizes,
+        entries=entries,
+        end_offset=end_offset,
+        skipped=skipped,
+    )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -47,7 +47,12 @@ class _Stream:
         self.runs: deque[Run] = deque()
         self._news = asyncio.Event()
         self.flow = Flow(
-            connection, opening.broker_group, self.positions, window_bytes, opening, self._came
+            connection,
+            opening.broker_group,
+            self.positions,
+            window_bytes,
+            opening,
+            ready=self._came,
         )
         self._task = asyncio.ensure_future(self.flow.run())
         self._task.add_done_callback(lambda _task: self._news.set())
@@ -110,7 +115,9 @@ async def name_before(
 ) -> EntryName:
     """The name of the message in front of an offset above 0; one message is sent for it. Raises
     MessagesGone, Unreachable, Refused."""
-    reader = RangeReader(connection, topic, namespace, place, end - 1, end, group, window_bytes=1)
+    reader = RangeReader(
+        connection, topic, namespace, place, first=end - 1, end=end, group=group, window_bytes=1
+    )
     try:
         batch = await reader.next_batch()
     finally:

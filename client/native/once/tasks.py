@@ -72,13 +72,15 @@ class TaskConnection:
         self, located: Located, topic: str, namespace: str, start: Start, group: str = ""
     ) -> tuple[dict[Place, int], dict[Place, int]]:
         """As `ranges.find_offsets`."""
-        return self.do(find_offsets(self._connection, located, topic, namespace, start, group))
+        return self.do(
+            find_offsets(self._connection, located, topic, namespace, start, group=group)
+        )
 
     def name_before(
         self, topic: str, namespace: str, place: Place, end: int, group: str = ""
     ) -> EntryName:
         """As `ranges.name_before`."""
-        return self.do(name_before(self._connection, topic, namespace, place, end, group))
+        return self.do(name_before(self._connection, topic, namespace, place, end, group=group))
 
     def read_range(
         self,
@@ -102,9 +104,9 @@ class TaskConnection:
                 namespace,
                 place,
                 first,
-                end,
-                group,
-                fail_on_loss,
+                end=end,
+                group=group,
+                fail_on_loss=fail_on_loss,
                 expansion=expansion,
             )
 
@@ -127,7 +129,7 @@ class TaskConnection:
 
         async def opened() -> NumberedWriter:
             writer = NumberedWriter(
-                self._connection, broker_group, topic, namespace, name, compression
+                self._connection, broker_group, topic, namespace, name, compression=compression
             )
             await writer.open()
             return writer

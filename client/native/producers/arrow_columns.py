@@ -37,12 +37,12 @@ def columns_of(
         row = int(np.flatnonzero(~bodies.valid)[0])
         raise BadArgument(f"row {row} has no {body}", "remove such rows")
     found = Columns(
-        bodies,
-        0,
-        born_ms,
-        None if tag is None else _column(table, tag),
-        None if keys is None else _column(table, keys),
-        {name: _column(table, name) for name in properties} or None,
+        bodies=bodies,
+        queues=0,
+        born_ms=born_ms,
+        tags=None if tag is None else _column(table, tag),
+        keys=None if keys is None else _column(table, keys),
+        properties={name: _column(table, name) for name in properties} or None,
     )
     if order_key is None:
         return found, None

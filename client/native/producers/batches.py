@@ -199,11 +199,13 @@ class Gathering:
             *messages, strict=True
         )
         columns = Columns(
-            bodies,
-            queues[0] if queues.count(queues[0]) == len(queues) else np.array(queues, np.int32),
-            np.array(born_ms, np.int64),
-            tags if any(tags) else None,
-            keys if any(keys) else None,
-            [user or {} for user in properties] if any(properties) else None,
+            bodies=bodies,
+            queues=queues[0]
+            if queues.count(queues[0]) == len(queues)
+            else np.array(queues, np.int32),
+            born_ms=np.array(born_ms, np.int64),
+            tags=tags if any(tags) else None,
+            keys=keys if any(keys) else None,
+            properties=[user or {} for user in properties] if any(properties) else None,
         )
         return Batch(columns, Futures(list(futures)), 0, size, deadlines)

@@ -65,12 +65,12 @@ class Columns:
         else:
             properties = _cut(properties, begin, end)
         return Columns(
-            _cut(self.bodies, begin, end),
-            _cut(self.queues, begin, end),
-            _cut(self.born_ms, begin, end),
-            _cut(self.tags, begin, end),
-            _cut(self.keys, begin, end),
-            properties,
+            bodies=_cut(self.bodies, begin, end),
+            queues=_cut(self.queues, begin, end),
+            born_ms=_cut(self.born_ms, begin, end),
+            tags=_cut(self.tags, begin, end),
+            keys=_cut(self.keys, begin, end),
+            properties=properties,
         )
 
     def take(self, rows: Sequence[int]) -> Columns:
@@ -83,21 +83,35 @@ class Columns:
         else:
             properties = _taken(properties, rows)
         return Columns(
-            _taken(self.bodies, rows),
-            queues,
-            born_ms,
-            _taken(self.tags, rows),
-            _taken(self.keys, rows),
-            properties,
+            bodies=_taken(self.bodies, rows),
+            queues=queues,
+            born_ms=born_ms,
+            tags=_taken(self.tags, rows),
+            keys=_taken(self.keys, rows),
+            properties=properties,
         )
 
     def to_queues(self, queues: I32) -> Columns:
         """The same messages, each with its queue."""
-        return Columns(self.bodies, queues, self.born_ms, self.tags, self.keys, self.properties)
+        return Columns(
+            bodies=self.bodies,
+            queues=queues,
+            born_ms=self.born_ms,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+        )
 
     def in_queue(self, queue: int) -> Columns:
         """The same messages, all with one queue."""
-        return Columns(self.bodies, queue, self.born_ms, self.tags, self.keys, self.properties)
+        return Columns(
+            bodies=self.bodies,
+            queues=queue,
+            born_ms=self.born_ms,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+        )
 
     def encode(self, builder: FrameBuilder, first_sequence: int, packing: Packing) -> EncodedFrame:
         """Encode as a frame. Raises LedgerError for messages that no node accepts."""

@@ -448,7 +448,16 @@ class AsyncProducer:
         each_tag = (tags,) * count if isinstance(tags, str) else _rows(tags)
         each = (dict(properties),) * count if isinstance(properties, Mapping) else _rows(properties)
         return await self._send_columns(
-            Columns(rows, 0, born_ms, each_tag, _rows(keys), each), order_keys, queue
+            Columns(
+                bodies=rows,
+                queues=0,
+                born_ms=born_ms,
+                tags=each_tag,
+                keys=_rows(keys),
+                properties=each,
+            ),
+            order_keys,
+            queue,
         )
 
     async def send_arrow(
@@ -466,7 +475,13 @@ class AsyncProducer:
         columns in `properties` become properties of the same name. Bodies are copied only into
         their frame. Otherwise as `send_batch`."""
         columns, order_keys = columns_of(
-            table, time.time_ns() // 1_000_000, body, tag, keys, properties, order_key
+            table,
+            born_ms=time.time_ns() // 1_000_000,
+            body=body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            order_key=order_key,
         )
         return await self._send_columns(columns, order_keys, queue)
 

@@ -71,12 +71,12 @@ class Mark:
             }
             logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
             return cls(
-                str(tree["cluster"]),
-                str(tree["topic"]),
-                str(tree["commit"]),
-                following,
-                names_of(tree),
-                logs,
+                cluster=str(tree["cluster"]),
+                topic=str(tree["topic"]),
+                commit=str(tree["commit"]),
+                next=following,
+                last=names_of(tree),
+                logs=logs,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"they are damaged ({error!r})") from error
@@ -172,12 +172,12 @@ class IcebergSink:
             return
         rows = pa.Table.from_batches(waiting)
         mark = Mark(
-            self._cluster,
-            self._topic,
-            uuid.uuid4().hex,
-            dict(self.positions),
-            dict(self.last),
-            dict(self.logs),
+            cluster=self._cluster,
+            topic=self._topic,
+            commit=uuid.uuid4().hex,
+            next=dict(self.positions),
+            last=dict(self.last),
+            logs=dict(self.logs),
         )
         for _ in range(TRIES):
             found = self._table.load()

@@ -277,7 +277,7 @@ class ParquetSink:
             self._make(place)
             path = place / f"{self.topic}.{queue[0]}.{queue[1]}.{first:020}.parquet"
             file = self._open[queue] = SinkFile(
-                path, self._cluster, self.topic, queue, first, partition
+                path, self._cluster, self.topic, queue, first, partition=partition
             )
         return file
 

@@ -160,7 +160,8 @@ def compiled(expression: str) -> Part:
     except _Mistake as mistake:
         raise FilterError(expression, mistake.at, mistake.reason) from None
     except UnexpectedInput as error:
-        raise FilterError(expression, *_explained(expression, error)) from None
+        at, reason = _explained(expression, error)
+        raise FilterError(expression, at, reason) from None
     return part._replace(symbols=len(symbols))
 
 

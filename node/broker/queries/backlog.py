@@ -67,8 +67,9 @@ def backlog(
     lag_from: dict[tuple[str, int], int] = {}
     starts: dict[tuple[str, int], int] = {}
     for key in keys:
-        place = key[1:]
-        start = max(machine.cursor(key), machine.first_position(*place))
+        _, topic, number = key
+        place = topic, number
+        start = max(machine.cursor(key), machine.first_position(topic, number))
         starts[place] = min(start, starts.get(place, start))
         queue = machine.delivery.queues.get(key)
         if queue is None or not len(queue.rows):
@@ -87,7 +88,8 @@ def backlog(
         _lower(lag_from, place, queue.rows.first())
         _lower(ready_from, place, first_visible)
     for place, start in starts.items():
-        new = machine.end(*place) - start
+        topic, number = place
+        new = machine.end(topic, number) - start
         if new > 0:
             found.ready += new
             found.lag += new

@@ -55,13 +55,13 @@ class Ring:
     def add(self, change: LeaderChange, at_ms: int) -> LeadershipEvent:
         reason = change.reason
         event = LeadershipEvent(
-            at_ms,
-            change.term,
-            change.former,
-            change.leader,
-            reason.cause,
-            reason.peer,
-            reason.silent_ms,
+            at_ms=at_ms,
+            term=change.term,
+            former=change.former,
+            leader=change.leader,
+            cause=reason.cause,
+            peer=reason.peer,
+            silent_ms=reason.silent_ms,
         )
         self.events = (*self.events, event)[-EVENTS_KEPT:]
         return event
@@ -82,7 +82,15 @@ def restored(value: Mapping[str, Any], log_id: str) -> Ring:
     try:
         rows = value["events"]
         return Ring(
-            LeadershipEvent(at, term, former, leader, Cause(why), peer, ms)
+            LeadershipEvent(
+                at_ms=at,
+                term=term,
+                former=former,
+                leader=leader,
+                cause=Cause(why),
+                peer=peer,
+                silent_ms=ms,
+            )
             for at, term, former, leader, why, peer, ms in rows
         )
     except (KeyError, TypeError, ValueError):
@@ -127,7 +135,7 @@ def merged(
         for event in events:
             if event.leader is None:
                 went[event.term] = event
-            elif event.term not in came or _knows_better(node, event, *came[event.term]):
+            elif event.term not in came or _knows_better((node, event), came[event.term]):
                 came[event.term] = node, event
     if not came:
         return History(
@@ -153,9 +161,10 @@ def merged(
     return History(answer, reason.cause.name.lower().replace("_", "-"), (*lines, *missing))
 
 
-def _knows_better(node: str, event: LeadershipEvent, other: str, known: LeadershipEvent) -> bool:
+def _knows_better(told: tuple[str, LeadershipEvent], known: tuple[str, LeadershipEvent]) -> bool:
     """The winner knows the cause; among the others, the node that noticed first is preferred."""
-    return (node != event.leader, event.at_ms) < (other != known.leader, known.at_ms)
+    (node, event), (other, former) = told, known
+    return (node != event.leader, event.at_ms) < (other != former.leader, former.at_ms)
 
 
 def _former(

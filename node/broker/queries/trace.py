@@ -220,14 +220,14 @@ def _leased(index: int, ms: int, found: control.LeaseRecord, subject: Subject) -
                 else f"for {units.duration_words(found.duration_ms)}"
             )
             yield Event(
-                index,
-                ms,
-                "leased",
-                detail,
-                found.group,
-                attempt,
-                client_of(found.client),
-                found.duration_ms,
+                index=index,
+                store_ms=ms,
+                kind="leased",
+                detail=detail,
+                group=found.group,
+                attempt=attempt,
+                client=client_of(found.client),
+                duration_ms=found.duration_ms,
             )
     for queue, begin, to in found.passed:
         if any(begin <= offset < to for offset in subject.offsets(found.topic, queue)):

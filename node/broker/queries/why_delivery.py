@@ -110,7 +110,8 @@ def _answer(facts: Facts) -> tuple[str, str]:
             "store-away",
         )
     if facts.row is not None:
-        return _in_flight(facts, *facts.row)
+        attempt, client, duration_ms = facts.row
+        return _in_flight(facts, attempt, client, duration_ms)
     if facts.cursor is None and facts.offset < facts.begin:
         return (
             (

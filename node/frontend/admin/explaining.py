@@ -102,7 +102,10 @@ class Explainer:
         visible = next((copy for copy in copies if copy.topic == question.topic), None)
         now_ns = self._now_ns()
         facts = await self._engine.run(
-            group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns)
+            group,
+            lambda hosted: _facts(
+                hosted, question, visible, newest=copies[0], events=events, now_ns=now_ns
+            ),
         )
         size = 0 if visible is None else await self._thread(_wire_bytes, group, question, visible)
         found = why(
@@ -139,7 +142,9 @@ def _copies_in(
 ) -> tuple[Subject, list[Record]]:
     subject, copies = Subject(topic, message_id), []
     for name in (topic, TIMER_TOPIC, HALF_TOPIC):
-        for found in each_by_key(lookup, stored, name, message_id, 0, TIME_MAX):
+        for found in each_by_key(
+            lookup, stored, topic=name, key=message_id, begin_ms=0, end_ms=TIME_MAX
+        ):
             record = decode_record(found.record)
             properties = parse(record.properties)
             dead = properties.get(ORIGIN, "").startswith("dlq:")
@@ -164,7 +169,14 @@ def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int
         visible.queue_offset,
         1,
     )
-    handle = Handle(question.group, question.topic, visible.queue, visible.queue_offset, 1 << 32, 1)
+    handle = Handle(
+        group=question.group,
+        topic=question.topic,
+        queue=visible.queue,
+        queue_offset=visible.queue_offset,
+        lease_number=1 << 32,
+        attempt=1,
+    )
     system.receipt_handle = Handles(b"").make(group, handle)
     return len(messaging_pb2.ReceiveMessageResponse(message=message).SerializeToString())
 
@@ -199,13 +211,13 @@ def _scanned(
         entries = Range(
             piece.first_index,
             piece.last_index,
-            0,
-            piece.pos,
-            piece.data,
-            piece.starts,
-            piece.sizes,
-            0,
-            0,
+            term=0,
+            pos=piece.pos,
+            data=piece.data,
+            starts=piece.starts,
+            sizes=piece.sizes,
+            prev_chain=0,
+            last_chain=0,
         )
         events += events_of(entries, subject)
         size += len(piece.data)

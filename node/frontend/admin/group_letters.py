@@ -81,14 +81,31 @@ class GroupLetters:
             peeked = await peek(
                 self._engine,
                 group,
-                Peek(self._engine.new_token(), topic, 0, offset, count, PAGE_BYTES),
+                Peek(
+                    token=self._engine.new_token(),
+                    topic=topic,
+                    queue=0,
+                    offset=offset,
+                    max_messages=count,
+                    max_bytes=PAGE_BYTES,
+                ),
             )
             if not peeked.records:
                 return reply
             first = peeked.next_offset - len(peeked.records)
             records, epochs = enumerate(peeked.records, first), peeked.time_epochs
+            name = name_of(topic)
             page = [
-                message_of(record, *_named(topic), 0, group, 0, at, epochs)
+                message_of(
+                    record,
+                    name.namespace,
+                    name.name,
+                    number=0,
+                    group=group,
+                    queue=0,
+                    offset=at,
+                    time_epochs=epochs,
+                )
                 for at, record in records
             ]
             # If letters were trimmed meanwhile, the page begins at a higher offset than was asked
@@ -207,11 +224,6 @@ class GroupLetters:
             raise refused(outcome.reason, outcome.detail)
         assert isinstance(outcome, LettersSettled)
         return peer_pb2.GroupSettleReply(states=outcome.states)
-
-
-def _named(topic: str) -> tuple[str, str]:
-    name = name_of(topic)
-    return name.namespace, name.name
 
 
 def _last_lease(machine: Any, topic: str, offset: int) -> int:

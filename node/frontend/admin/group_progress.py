@@ -33,7 +33,7 @@ def progress(
         config = machine.topics.get(topic)
         lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
         if config is not None and config.kind is TopicKind.LITE:
-            _fill_lite(lag, machine, broker_group, group, topic, now_ms)
+            _fill_lite(lag, machine, broker_group, group, topic, now_ms=now_ms)
         elif config is not None:
             members = readers_of(machine, group)
             for queue in range(config.queues):

@@ -218,18 +218,25 @@ class GroupQueries:
                         found.record,
                         "",
                         query.topic,
-                        0,
-                        group,
-                        record.queue,
-                        record.queue_offset,
-                        epochs,
+                        number=0,
+                        group=group,
+                        queue=record.queue,
+                        offset=record.queue_offset,
+                        time_epochs=epochs,
                     )
                 )
                 size += len(reply.messages[-1].body)
                 continue
             waits = parse(record.properties)
             delayed = message_of(
-                found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0, epochs
+                found.record,
+                "",
+                query.topic,
+                number=0,
+                group=group,
+                queue=int(waits[REAL_QUEUE]),
+                offset=0,
+                time_epochs=epochs,
             )
             delayed.delayed_until_ms = int(waits[DELIVER_MS])
             reply.messages.append(delayed)
@@ -280,7 +287,16 @@ class GroupQueries:
             if taken is None:
                 continue
             queue, offset, record = taken
-            message = message_of(record, "", query.topic, 0, group, queue, offset, scan.time_epochs)
+            message = message_of(
+                record,
+                "",
+                query.topic,
+                number=0,
+                group=group,
+                queue=queue,
+                offset=offset,
+                time_epochs=scan.time_epochs,
+            )
             reply.messages.append(message)
             size += max(len(record), len(message.body))
         reply.more = bool(scan.heads)
@@ -288,7 +304,15 @@ class GroupQueries:
 
     async def _look(self, group: str, topic: str, queue: int, first: int) -> Peeked:
         return await self._through.peek(
-            group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES)
+            group,
+            Peek(
+                token=self._engine.new_token(),
+                topic=topic,
+                queue=queue,
+                offset=first,
+                max_messages=PAGE,
+                max_bytes=PAGE_BYTES,
+            ),
         )
 
     # -- one message
@@ -513,7 +537,9 @@ def _look_up(
     rows: list[tuple[Any, Any]] = []
     skipped = size = 0
     # A delayed message that is not delivered yet keeps its file on the disks.
-    of_topic = each_by_key(lookup, stored, query.topic, wanted, begin, end, epochs)
+    of_topic = each_by_key(
+        lookup, stored, query.topic, key=wanted, begin_ms=begin, end_ms=end, epochs=epochs
+    )
     places = [of_topic, lookup.each_by_key(TIMER_TOPIC, wanted, begin, end, epochs)]
     for found in merge(*places, key=lambda found: -found.index):
         record = decode_record(found.record)

@@ -67,7 +67,12 @@ class ReadThrough:
         if self._tier is None or call.offset >= peeked.begin_offset or not call.max_messages:
             return peeked
         found = await self._tier.entries(
-            group, call.topic, call.queue, call.offset, call.max_bytes, call.max_messages
+            group,
+            call.topic,
+            call.queue,
+            call.offset,
+            max_bytes=call.max_bytes,
+            count=call.max_messages,
         )
         if found is None:
             return peeked
@@ -113,7 +118,7 @@ class ReadThrough:
         """The first message from an offset on, and when it counts as stored, in ms; None for the
         time at the end of the queue. Raises LedgerError."""
         if self._tier is not None:
-            found = await self._tier.entries(group, topic, queue, offset, 1, 1)
+            found = await self._tier.entries(group, topic, queue, offset, max_bytes=1, count=1)
             if found is not None:
                 return found.first, counted_ms(next(found.records()), await self.time_epochs(group))
 
@@ -136,7 +141,7 @@ class ReadThrough:
         found = (
             None
             if self._tier is None
-            else await self._tier.entries(group, topic, queue, offset, 1, 1)
+            else await self._tier.entries(group, topic, queue, offset, max_bytes=1, count=1)
         )
         return b"".join(found.pieces) if found is not None and found.first == offset else None
 
@@ -165,7 +170,7 @@ def each_by_key(
     if stored is None or not (begin := lookup.begin_pos):
         return
     below = begin if last is None else min(begin, last)
-    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below, epochs)
+    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below, epochs=epochs)
 
 
 def counted_ms(record: bytes, time_epochs: TimeEpochs) -> int:

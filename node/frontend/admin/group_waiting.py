@@ -76,7 +76,7 @@ class GroupWaiting:
                 return reply
             epoch, offset, looked = page.epoch, page.offset, looked + page.looked
             for record, at, checks in page.rows:
-                message = _message(group, wanted, record, at, checks, epochs)
+                message = _message(group, wanted, record, at, checks, epochs=epochs)
                 if message is not None:
                     reply.messages.append(message)
                     size += len(message.message.body)
@@ -94,12 +94,12 @@ class GroupWaiting:
         self, group: str, wanted: peer_pb2.GroupCancel, place: admin_pb2.WaitingPlace
     ) -> str:
         call = Resolve(
-            self._engine.new_token(),
-            place.offset,
-            wanted.topic,
-            place.message_id,
-            False,
-            wanted.user,
+            token=self._engine.new_token(),
+            offset=place.offset,
+            topic=wanted.topic,
+            message_id=place.message_id,
+            commit=False,
+            user=wanted.user,
         )
         outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):
@@ -220,7 +220,14 @@ def _message(
     stored = parse(decode_record(record).properties)
     name = name_of(wanted.topic)
     message = message_of(
-        record, name.namespace, name.name, 0, group, int(stored.get(REAL_QUEUE, "0")), 0, epochs
+        record,
+        name.namespace,
+        topic=name.name,
+        number=0,
+        group=group,
+        queue=int(stored.get(REAL_QUEUE, "0")),
+        offset=0,
+        time_epochs=epochs,
     )
     if wanted.message_ids and message.message_id not in wanted.message_ids:
         return None

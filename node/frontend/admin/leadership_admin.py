@@ -248,5 +248,11 @@ def _unpacked(event: admin_pb2.LeadershipEvent) -> LeadershipEvent:
     former = event.former if event.HasField("former") else None
     leader = event.leader if event.HasField("leader") else None
     return LeadershipEvent(
-        event.at_ms, event.term, former, leader, Cause(event.cause), event.peer, event.silent_ms
+        at_ms=event.at_ms,
+        term=event.term,
+        former=former,
+        leader=leader,
+        cause=Cause(event.cause),
+        peer=event.peer,
+        silent_ms=event.silent_ms,
     )

@@ -100,12 +100,12 @@ class Peeks:
                     message_of(
                         record,
                         topic.namespace,
-                        topic.name,
-                        number,
-                        group,
-                        queue,
-                        offset,
-                        found.time_epochs,
+                        topic=topic.name,
+                        number=number,
+                        group=group,
+                        queue=queue,
+                        offset=offset,
+                        time_epochs=found.time_epochs,
                     )
                 )
                 size += len(messages[-1].body)
@@ -124,7 +124,15 @@ class Peeks:
 
     async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
         return await self._through.peek(
-            group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES)
+            group,
+            Peek(
+                token=self._engine.new_token(),
+                topic=stored,
+                queue=queue,
+                offset=first,
+                max_messages=count,
+                max_bytes=LOOK_BYTES,
+            ),
         )
 
 

@@ -111,7 +111,14 @@ class Replication:
             voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters
         }
         wish = ElectionRequest(
-            node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node
+            node=node,
+            incarnation=own.ha.incarnation,
+            generation=own.ha.generation,
+            epoch=epoch,
+            term=own.term,
+            voters=voters,
+            cause=cause,
+            asked_by=node,
         )
         granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
         facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}

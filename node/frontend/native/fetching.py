@@ -294,13 +294,13 @@ class _Stream:
         topics = {self._topic} if self._topic else set()
         anywhere = self._bound_ms is not None
         return OpenStream(
-            self._caller.client_id,
-            CLIENT_TYPE,
-            self._group,
-            self._end,
-            topics,
-            self.consumer_group,
-            anywhere,
+            client_id=self._caller.client_id,
+            type=CLIENT_TYPE,
+            broker_group=self._group,
+            end=self._end,
+            topics=topics,
+            group=self.consumer_group,
+            anywhere=anywhere,
         )
 
     def _end(self) -> None:

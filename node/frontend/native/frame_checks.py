@@ -131,13 +131,13 @@ class FrameChecker:
 
         def read() -> Frame:
             return read_frame(
-                stored,
-                origin.log_tag,
-                origin.producer_id,
-                origin.epoch,
-                request.first_sequence,
-                request.sizes,
-                request.entries,
+                stored_topic=stored,
+                log_tag=origin.log_tag,
+                producer_id=origin.producer_id,
+                epoch=origin.epoch,
+                first_sequence=request.first_sequence,
+                sizes=request.sizes,
+                entries=request.entries,
                 queues=queues,
                 max_body_bytes=limits.max_body_bytes,
                 max_entry_bytes=origin.max_entry_bytes,

@@ -191,15 +191,22 @@ class Joiner:
         seat = _Seat()
         key = (stored, consumer)
         listed = OpenStream(
-            caller.client_id,
-            CLIENT_TYPE,
-            coordinator,
-            lambda: seat.end(Moved(coordinator)),
-            {stored},
-            consumer,
+            client_id=caller.client_id,
+            type=CLIENT_TYPE,
+            broker_group=coordinator,
+            end=lambda: seat.end(Moved(coordinator)),
+            topics={stored},
+            group=consumer,
         )
         with self._streams.held(listed):
-            await self._sit(key, self._group(key, topic), request, seat, context, caller)
+            await self._sit(
+                key,
+                group=self._group(key, topic),
+                request=request,
+                seat=seat,
+                context=context,
+                caller=caller,
+            )
 
     async def _sit(
         self,

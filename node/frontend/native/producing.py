@@ -138,7 +138,12 @@ class Producing:
             max_entry_bytes=hosted.data_file_bytes // LOG_FILE_PARTS,
         )
         answers = FrameAnswers(
-            self._node, self._cluster_id, hosted.log_id, origin, self._keys, opened.next_sequence
+            self._node,
+            self._cluster_id,
+            hosted.log_id,
+            origin,
+            self._keys,
+            next_sequence=opened.next_sequence,
         )
         stream = ProduceStream(
             context,
@@ -146,7 +151,7 @@ class Producing:
             self._engine,
             self._checker,
             answers,
-            origin,
+            origin=origin,
             memory=request.memory,
             node=self._node,
             trace=None

@@ -88,7 +88,14 @@ def waiting(
             pieces.append(
                 store.log.record_at(pos, int(positions[high - 1]) + int(sizes[high - 1]) - pos)
             )
-        return Batch(queue, first, sizes, pieces, "waiting", _behind(positions, sizes))
+        return Batch(
+            queue=queue,
+            first_offset=first,
+            sizes=sizes,
+            pieces=pieces,
+            source="waiting",
+            pos=_behind(positions, sizes),
+        )
 
     return read
 
@@ -134,7 +141,14 @@ class Files:
         return (
             None
             if pieces is None
-            else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
+            else Batch(
+                queue=queue,
+                first_offset=first,
+                sizes=sizes,
+                pieces=pieces,
+                source="cold",
+                pos=_behind(positions, sizes),
+            )
         )
 
     def offset_at(

@@ -90,10 +90,10 @@ class LogService:
             sources,
             parts.leaders,
             parts.callers,
-            self.streams,
-            meter,
-            parts.local,
-            parts.spans,
+            streams=self.streams,
+            meter=meter,
+            local=parts.local,
+            spans=parts.spans,
         )
         self._joiner = Joiner(
             parts.node,
@@ -101,10 +101,10 @@ class LogService:
             topics,
             parts.leaders,
             parts.callers,
-            self.streams,
-            parts.meters.of(f"Log/{joining.METHOD}"),
-            parts.member_liveness_ms,
-            time.monotonic_ns,
+            streams=self.streams,
+            meter=parts.meters.of(f"Log/{joining.METHOD}"),
+            liveness_ms=parts.member_liveness_ms,
+            now_ns=time.monotonic_ns,
         )
         self._committer = Committer(
             parts.engine,
@@ -112,7 +112,7 @@ class LogService:
             parts.leaders,
             parts.callers,
             self._joiner,
-            parts.forwarder,
+            forwarder=parts.forwarder,
             tiered=parts.tier is not None,
         )
         log_ids = self._log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
@@ -120,12 +120,12 @@ class LogService:
         self._verifier = Verifier(
             parts.cluster_id,
             log_ids,
-            topics.has_broker_group,
-            parts.engine,
-            parts.forwarder,
-            parts.callers,
-            parts.keys,
-            f"{LOG_PREFIX}{verifying.METHOD}",
+            known=topics.has_broker_group,
+            engine=parts.engine,
+            forwarder=parts.forwarder,
+            callers=parts.callers,
+            keys=parts.keys,
+            method=f"{LOG_PREFIX}{verifying.METHOD}",
         )
         self._producing = Producing(
             parts.node,
@@ -133,12 +133,12 @@ class LogService:
             parts.engine,
             parts.hosted,
             topics,
-            parts.leaders,
-            parts.callers,
-            parts.keys,
-            self.streams,
-            parts.limits,
-            parts.spans,
+            leaders=parts.leaders,
+            callers=parts.callers,
+            keys=parts.keys,
+            streams=self.streams,
+            limits=parts.limits,
+            spans=parts.spans,
         )
 
     def methods(self) -> dict[str, Method]:

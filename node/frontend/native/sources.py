@@ -112,7 +112,9 @@ class GroupSource:
         )
         high = max(begin, min(written, end))
         found = await self.cold(
-            lambda: self.files.offset_at(topic, queue, begin, high, store_ms, epochs)
+            lambda: self.files.offset_at(
+                topic, queue, low=begin, high=high, store_ms=store_ms, epochs=epochs
+            )
         )
         if found < high or high == end:
             return found
@@ -184,7 +186,7 @@ class Sources:
             source = self._open.get(group)
             if source is None:
                 source = self._open[group] = GroupSource(
-                    group, log_id, self.engine, self._threads, files, recent, self._tier
+                    group, log_id, self.engine, self._threads, files, recent=recent, tier=self._tier
                 )
             else:
                 # Another reader opened the source meanwhile.

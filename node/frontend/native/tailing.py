@@ -170,7 +170,7 @@ class QueueTail:
             if first >= stop:
                 continue
             end, skipped = _end(ends, queue), self._skipped.get(queue, 0)
-            found, pos = await self._entries(queue, first, stop, max_bytes, end, skipped)
+            found, pos = await self._entries(queue, first, stop, max_bytes, end, skipped=skipped)
             if found is None:
                 found, pos = await self._stored(queue, max_bytes, end)
             if found is None:
@@ -201,7 +201,14 @@ class QueueTail:
         if found is None:
             return None, 0
         self._skip(queue, found.first)
-        batch = Batch(queue, found.first, found.sizes, found.pieces, "stored", found.pos)
+        batch = Batch(
+            queue=queue,
+            first_offset=found.first,
+            sizes=found.sizes,
+            pieces=found.pieces,
+            source="stored",
+            pos=found.pos,
+        )
         return _answer(batch, end, self._skipped.get(queue, 0))
 
     async def _entries(
@@ -226,7 +233,7 @@ class QueueTail:
         found = await self._source.run(waiting(topic, queue, first, stop, max_bytes, anyway=anyway))
         if isinstance(found, int):
             self._written[queue] = found
-            return await self._entries(queue, first, stop, max_bytes, end, skipped)
+            return await self._entries(queue, first, stop, max_bytes, end, skipped=skipped)
         return _answer(found, end, skipped)
 
     # Following

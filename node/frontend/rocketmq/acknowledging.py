@@ -68,10 +68,20 @@ class Acknowledger:
         statuses_, parts, stored = self._sort(request, caller)
         if len(parts) == 1:
             ((broker_group, places),) = parts.items()
-            await self._ack_part(broker_group, places, request, stored, caller, deadline, statuses_)
+            await self._ack_part(
+                broker_group, places, request, stored, caller, deadline=deadline, found=statuses_
+            )
         elif parts:
             jobs = (
-                self._ack_part(bg, places, request, stored, caller, deadline, statuses_)
+                self._ack_part(
+                    broker_group=bg,
+                    places=places,
+                    request=request,
+                    stored=stored,
+                    caller=caller,
+                    deadline=deadline,
+                    found=statuses_,
+                )
                 for bg, places in parts.items()
             )
             await asyncio.gather(*jobs)
@@ -180,7 +190,7 @@ class Acknowledger:
         if self._groups.leads(broker_group):
             try:
                 return await self._change_here(
-                    broker_group, handle, request, stored, caller, deadline
+                    broker_group, handle, request, stored, caller, deadline=deadline
                 )
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
@@ -203,7 +213,11 @@ class Acknowledger:
         named, handle, stored = self._check_change(request, caller)
         if named != broker_group:
             raise _replaced()
-        return [await self._change_here(broker_group, handle, request, stored, caller, deadline)]
+        return [
+            await self._change_here(
+                broker_group, handle, request, stored, caller, deadline=deadline
+            )
+        ]
 
     def _check_change(
         self, request: pb.ChangeInvisibleDurationRequest, caller: Caller
@@ -228,12 +242,12 @@ class Acknowledger:
         if changed.lease_number is None:
             raise _replaced()
         renewed = Handle(
-            handle.group,
-            handle.topic,
-            handle.queue,
-            handle.queue_offset,
-            changed.lease_number,
-            handle.attempt,
+            group=handle.group,
+            topic=handle.topic,
+            queue=handle.queue,
+            queue_offset=handle.queue_offset,
+            lease_number=changed.lease_number,
+            attempt=handle.attempt,
         )
         response = pb.ChangeInvisibleDurationResponse(
             status=statuses.OK, receipt_handle=self._handles.make(broker_group, renewed)

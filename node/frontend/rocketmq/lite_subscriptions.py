@@ -99,7 +99,14 @@ class LiteSubscriptions:
             parts.setdefault(lite_group(topic, name), []).append(name)
         await asyncio.gather(
             *(
-                self._forward_part(group, names, request, call, caller, deadline)
+                self._forward_part(
+                    broker_group=group,
+                    names=names,
+                    request=request,
+                    call=call,
+                    caller=caller,
+                    deadline=deadline,
+                )
                 for group, names in sorted(parts.items())
             )
         )
@@ -171,16 +178,16 @@ class LiteSubscriptions:
         token = self._groups.engine.new_token()
         action = _ACTIONS[request.action]
         call = SyncLite(
-            token,
-            group,
-            stored,
-            caller.client_id,
-            action,
-            names,
-            max(request.version, 0),
-            start,
-            at,
-            most,
+            token=token,
+            group=group,
+            topic=stored,
+            client_id=caller.client_id,
+            action=action,
+            names=names,
+            version=max(request.version, 0),
+            start=start,
+            start_at=at,
+            limit=most,
         )
         return topic, call
 

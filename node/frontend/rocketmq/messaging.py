@@ -143,15 +143,23 @@ class MessagingService:
         self.commander = Commander(config.node, self.streams, forwarder)
         ids, recalls = TransactionIds(config.secret), RecallHandles(config.secret)
         self.checker = Checker(engine, self.commander, ids, config.delivery)
-        self._sender = Sender(config, self._topics, self._groups, forwarder, ids, recalls)
+        self._sender = Sender(config, self._topics, self._groups, forwarder, ids, recalls=recalls)
         self._recaller = Recaller(self._topics, self._groups, forwarder, recalls)
         self._transactor = Transactor(self._topics, self._groups, forwarder, ids)
         self._receiver = Receiver(
-            config, self._topics, self._groups, forwarder, self.clients, handles, now_ns
+            config,
+            self._topics,
+            self._groups,
+            forwarder,
+            self.clients,
+            handles=handles,
+            now_ns=now_ns,
         )
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._letters = DeadLetterForwarder(self._groups, forwarder, handles)
-        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns, local, tier)
+        self._puller = Puller(
+            config, self._topics, self._groups, forwarder, now_ns, local=local, tier=tier
+        )
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder, tier)
         self._lite = LiteSubscriptions(
             config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9

@@ -109,7 +109,9 @@ class Puller:
                     raise
         elif (cold := self._cold(broker_group)) is not None:
             try:
-                return await self._pull(broker_group, stored, request, 0, last, cold)
+                return await self._pull(
+                    broker_group, stored, request, polling=0, deadline=last, cold=cold
+                )
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise

@@ -54,7 +54,14 @@ class RecallHandles:
         broker_group, topic, deliver_ms, fire_ms, offset, message_id = self._opaque.read(
             text
         ).split("\n", 5)
-        return Delayed(broker_group, topic, int(deliver_ms), int(fire_ms), int(offset), message_id)
+        return Delayed(
+            broker_group=broker_group,
+            topic=topic,
+            deliver_ms=int(deliver_ms),
+            fire_ms=int(fire_ms),
+            offset=int(offset),
+            message_id=message_id,
+        )
 
 
 class Recaller:

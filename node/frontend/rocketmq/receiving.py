@@ -223,13 +223,13 @@ class Receiver:
         for lease in received.leases:
             response = pb.ReceiveMessageResponse()
             delivering.leased(
-                response.message,
-                self._handles,
-                broker_group,
-                job.group,
-                job.stored,
-                lease,
-                job.invisible_ms,
+                out=response.message,
+                handles=self._handles,
+                broker_group=broker_group,
+                consumer_group=job.group,
+                topic=job.stored,
+                lease=lease,
+                invisible_ms=job.invisible_ms,
             )
             out.append(response.SerializeToString())
         out.append(_time().SerializeToString())

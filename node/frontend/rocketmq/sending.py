@@ -21,7 +21,7 @@ from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.recalling import Delayed, RecallHandles
 from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
-from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group, slot_of
+from ledgermq.node.frontend.rocketmq.topic_lookup import Slot, Topics, lite_group, slot_of
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import (
@@ -36,6 +36,7 @@ from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.entries.layout import java_hash
 from ledgermq.proto.entries.properties import deliver_ms_of, encode_message, priority_of
 from ledgermq.proto.names import lite_stored
+from ledgermq.proto.send_answer import SendAnswer
 from ledgermq.proto.status import Code, common, fail
 from ledgermq.proto.types import Draft, TopicKind
 
@@ -85,20 +86,21 @@ class Sender:
         """Store the messages at the leaders of their queues."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
-        parts = self._parts(request, stored, topic)
-        if len(parts) == 1:
-            ((broker_group, places),) = parts.items()
+        slots = self._slots_of(request, stored, topic)
+        groups = {broker_group for broker_group, _ in slots}
+        if len(groups) == 1:
+            (broker_group,) = groups
             done = await self._store(
                 broker_group,
                 request,
                 data,
                 stored,
-                [queue for _, queue in places],
-                caller,
-                deadline,
+                [queue for _, queue in slots],
+                caller=caller,
+                deadline=deadline,
             )
             return done._replace(queue=self._number(broker_group, done.queue, stored, topic))
-        return await self._store_parts(parts, request, stored, caller, deadline)
+        return await self._store_parts(slots, request, stored, caller, deadline)
 
     async def execute(
         self, broker_group: str, data: bytes, caller: Caller, deadline: float
@@ -107,16 +109,12 @@ class Sender:
         durability class and, of one message, the queue in the broker group for that node."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
-        queues = self._queues_here(broker_group, request, stored, topic)
+        slots = self._slots_of(request, stored, topic, within=broker_group)
         response, durability, queue = await self._produce(
-            broker_group, request.messages, stored, queues, deadline
+            broker_group, request.messages, stored, [queue for _, queue in slots], deadline
         )
         assert durability is not None
-        return [
-            response,
-            durability.value.encode(),
-            *([] if queue is None else [str(queue).encode()]),
-        ]
+        return SendAnswer(response=response, durability=durability.value, queue=queue).encode()
 
     async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
         stored = check_send(request, caller, self._config.limits, self._config.now_ms())
@@ -153,75 +151,52 @@ class Sender:
             found = usable[turn % len(usable)] if usable else found
         return found
 
-    def _parts(
-        self, request: pb.SendMessageRequest, stored: str, topic: Topic
-    ) -> dict[str, list[tuple[int, int]]]:
-        """Broker group → (index of the message in the request, queue)."""
-        slots = self._topics.slots(stored, topic)
+    def _slots_of(
+        self,
+        request: pb.SendMessageRequest,
+        stored: str,
+        topic: Topic,
+        within: str | None = None,
+    ) -> list[Slot]:
+        """The broker group and the queue of every message. `within`: the broker group that another
+        node chose by this rule. The messages stay in it, although the two nodes may briefly know
+        different numbers of queues."""
+        messages = request.messages
         if topic.kind is TopicKind.LITE:
-            return _lite_parts(request, topic)
+            # A lite topic belongs to one broker group, and has one queue there.
+            return [
+                (within or lite_group(topic, message.system_properties.lite_topic), 0)
+                for message in messages
+            ]
+        slots = usable = self._topics.slots(stored, topic)
+        if within is not None:
+            usable = tuple([slot for slot in slots if slot[0] == within])
+            if not usable:
+                raise fail(
+                    Code.HA_NOT_AVAILABLE,
+                    f"topic {stored} has no queue in broker group {within}; try again",
+                )
         if topic.dedup_ms:
-            return _parts_by_id(request, topic, slots)
+            return [_slot_by_id(message, topic, slots, within) for message in messages]
         if topic.kind is TopicKind.PRIORITY:
-            broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
+            groups = sorted(topic.placement)
+            broker_group = within or groups[self._turn(stored) % len(groups)]
             count = topic.placement[broker_group]
-            return {
-                broker_group: [
-                    (place, _rank(message, count)) for place, message in enumerate(request.messages)
-                ]
-            }
+            return [(broker_group, _rank(message, count)) for message in messages]
         if topic.kind not in GROUPED:
-            broker_group, queue = self._turned_to(stored, slots)
-            return {broker_group: [(place, queue) for place in range(len(request.messages))]}
-        parts: dict[str, list[tuple[int, int]]] = {}
-        turned: tuple[str, int] | None = None
-        for place, message in enumerate(request.messages):
+            return [self._turned_to(stored, usable)] * len(messages)
+        turned: Slot | None = None
+        found = []
+        for message in messages:
             message_group = message.system_properties.message_group
             if message_group:
-                broker_group, queue = slots[slot_of(message_group, len(slots))]
+                slot = slots[slot_of(message_group, len(slots))]
+                if within not in (None, slot[0]):
+                    slot = usable[slot_of(message_group, len(usable))]
             else:
-                broker_group, queue = turned = turned or self._turned_to(stored, slots)
-            parts.setdefault(broker_group, []).append((place, queue))
-        return parts
-
-    def _queues_here(
-        self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic
-    ) -> list[int]:
-        """The queues in this broker group, which another node chose: the same rule leads to the
-        same queues."""
-        if topic.kind is TopicKind.LITE:
-            # The stored names decide the queue; the message stays in the broker group it was sent
-            # to.
-            return [0] * len(request.messages)
-        slots = self._topics.slots(stored, topic)
-        here = [queue for group, queue in slots if group == broker_group]
-        if not here:
-            raise fail(
-                Code.HA_NOT_AVAILABLE,
-                f"topic {stored} has no queue in broker group {broker_group}; try again",
-            )
-        if topic.kind is TopicKind.PRIORITY:
-            return [_rank(message, len(here)) for message in request.messages]
-        if topic.dedup_ms:
-            return [
-                _slot_by_id(message, topic, slots, broker_group)[1] for message in request.messages
-            ]
-        turn = here[self._turn(stored) % len(here)]
-        if topic.kind not in GROUPED:
-            return [turn] * len(request.messages)
-        queues = []
-        for message in request.messages:
-            message_group = message.system_properties.message_group
-            if not message_group:
-                queues.append(turn)
-                continue
-            group, queue = slots[slot_of(message_group, len(slots))]
-            # The two nodes may briefly know different numbers of queues; the message stays in the
-            # broker group it was sent to.
-            queues.append(
-                queue if group == broker_group else here[slot_of(message_group, len(here))]
-            )
-        return queues
+                slot = turned = turned or self._turned_to(stored, usable)
+            found.append(slot)
+        return found
 
     # Storing
 
@@ -253,12 +228,10 @@ class Sender:
         responses = await self._forwarder.submit(
             broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable
         )
-        response = responses[0]
-        if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
-            return Stored(response, None)
-        # A leader of an older release does not state the queue.
-        queue = int(bytes(responses[2])) if len(responses) > 2 else None
-        return Stored(response, Durability(bytes(responses[1]).decode()), queue)
+        answer = SendAnswer.decode(responses)
+        if pb.SendMessageResponse.FromString(answer.response).status.code != pb.OK:
+            return Stored(answer.response, None)
+        return Stored(answer.response, Durability(answer.durability), answer.queue)
 
     async def _produce(
         self,
@@ -295,7 +268,12 @@ class Sender:
                 entry.offset = 0
                 entry.recall_handle = self._recalls.make(
                     Delayed(
-                        broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id
+                        broker_group=broker_group,
+                        topic=stored,
+                        deliver_ms=draft.deliver_ms,
+                        fire_ms=fire_ms,
+                        offset=offset,
+                        message_id=entry.message_id,
                     )
                 )
         queue = None
@@ -336,7 +314,7 @@ class Sender:
 
     async def _store_parts(
         self,
-        parts: dict[str, list[tuple[int, int]]],
+        slots: Sequence[Slot],
         request: pb.SendMessageRequest,
         stored: str,
         caller: Caller,
@@ -344,6 +322,9 @@ class Sender:
     ) -> Stored:
         """Store messages in several broker groups; each part succeeds or fails on its own. The
         weakest durability class counts for all."""
+        parts: dict[str, list[tuple[int, int]]] = {}
+        for place, (broker_group, queue) in enumerate(slots):
+            parts.setdefault(broker_group, []).append((place, queue))
         classes: set[Durability] = set()
         entries = [
             pb.SendResultEntry(message_id=message.system_properties.message_id)
@@ -355,7 +336,13 @@ class Sender:
             queues = [queue for _, queue in places]
             try:
                 data, durability, _ = await self._store(
-                    broker_group, part, part.SerializeToString(), stored, queues, caller, deadline
+                    broker_group,
+                    request=part,
+                    data=part.SerializeToString(),
+                    stored=stored,
+                    queues=queues,
+                    caller=caller,
+                    deadline=deadline,
                 )
                 classes.update(() if durability is None else (durability,))
                 response = pb.SendMessageResponse.FromString(data)
@@ -379,16 +366,6 @@ class Sender:
         return Stored(response.SerializeToString(), weakest(classes) if code is Code.OK else None)
 
 
-def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:
-    """A lite topic belongs to one broker group, and has one queue there."""
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for place, message in enumerate(request.messages):
-        parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append(
-            (place, 0)
-        )
-    return parts
-
-
 def _slot_by_id(
     message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None
 ) -> tuple[str, int]:
@@ -408,16 +385,6 @@ def _slot_by_id(
     if topic.kind is TopicKind.PRIORITY:
         return within, _rank(message, len(here))
     return here[slot_of(key, len(here))]
-
-
-def _parts_by_id(
-    request: pb.SendMessageRequest, topic: Topic, slots: Sequence[tuple[str, int]]
-) -> dict[str, list[tuple[int, int]]]:
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for place, message in enumerate(request.messages):
-        broker_group, queue = _slot_by_id(message, topic, slots)
-        parts.setdefault(broker_group, []).append((place, queue))
-    return parts
 
 
 def _draft(stored: str, queue: int, message: pb.Message) -> Draft:

@@ -133,7 +133,7 @@ class Forwarder:
                     return await self._execute(group, method, metadata, request, deadline)
                 if target is not None:
                     responses = await self._forward(
-                        target, group, method, metadata, request, deadline
+                        target, group, method, metadata, request, deadline=deadline
                     )
                     if responses is not None:
                         if not ANSWERS.charge(sum(map(len, responses))):

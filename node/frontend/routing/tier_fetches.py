@@ -75,7 +75,12 @@ def fetched(reader: TierReader, fetch: TierFetch) -> TierFetched:
     """Carry out one fetch; blocks. Raises StoreFailure, StorageError, OSError."""
     local = LocalBegin(fetch.begin, fetch.begin_pos)
     found = reader.entries(
-        fetch.topic, fetch.queue, fetch.first, local, fetch.max_bytes, fetch.count
+        fetch.topic,
+        fetch.queue,
+        fetch.first,
+        local,
+        max_bytes=fetch.max_bytes,
+        count=fetch.count,
     )
     if found is None:
         return TierFetched(fetch, fetch.begin)

@@ -117,7 +117,10 @@ class TierReads:
         if wanted >= of.local.offset:
             return None
         return await self.run(
-            group, lambda reader: reader.entries(topic, queue, wanted, of.local, max_bytes, count)
+            group,
+            lambda reader: reader.entries(
+                topic, queue, wanted, of.local, max_bytes=max_bytes, count=count
+            ),
         )
 
     async def first_index(self, group: str, index: int, local: int) -> int:

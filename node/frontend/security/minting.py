@@ -82,7 +82,17 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     else:
         key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "LedgerMQ cluster authority")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     certificate = (
         _builder(name, name, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -249,7 +249,7 @@ class FileCarrier:
             self._disk,
             duty.path,
             duty.manifest.sha256,
-            lambda length: self._step("written", length),
+            step=lambda length: self._step("written", length),
         )
 
     def _verify(self, key: str, wanted: FileManifest, *, indexed: bool) -> IndexPart | None:
@@ -262,8 +262,8 @@ class FileCarrier:
             key,
             wanted.size,
             wanted.sha256,
-            lambda length: self._step("read", length),
-            see,
+            step=lambda length: self._step("read", length),
+            see=see,
         )
         return None if builder is None else builder.finish()
 

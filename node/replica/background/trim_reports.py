@@ -31,7 +31,7 @@ class Trimming(trimming.Trimming):
         pins: PinBook,
         file_bytes: int,
     ) -> None:
-        super().__init__(machine, trimmed, queues, index, pins, file_bytes)
+        super().__init__(machine, trimmed, queues, index, pins, file_bytes=file_bytes)
         self._group = group
 
     def file_removed(self, paths: list[str]) -> None:

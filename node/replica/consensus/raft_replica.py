@@ -122,8 +122,16 @@ class RaftReplica:
         view = LogView(log.term_runs(), log.end_index, log.begin_term)
         known_commit = min(max(commit_index, MEMBERSHIP_INDEX), log.end_index)
         known = tuple(configurations(log, members or (NO_INDEX, config.members)))
-        start = (config, view, hard_state.value, chance, now_ns, known_commit)
-        core = self.core = self.core_type(*start, admitted=admitted, configurations=known)
+        core = self.core = self.core_type(
+            config,
+            view,
+            hard_state.value,
+            chance,
+            now_ns=now_ns,
+            commit_index=known_commit,
+            admitted=admitted,
+            configurations=known,
+        )
         # The parts live as long as the core; each of their indexes and roles is read several times
         # in a turn.
         self._election, self._membership, self._indexes, self._handovers = (
@@ -395,9 +403,14 @@ class RaftReplica:
         if writes is not NO_WRITES:
             self._carry_out(writes, None)
         try:
-            where = (queue_offsets, store_ms, self._store_host)
             ranges = self.log.append_leader(
-                self._election.term, batch, *where, control=control, new_file=new_file
+                self._election.term,
+                batch,
+                queue_offsets,
+                store_ms,
+                self._store_host,
+                control=control,
+                new_file=new_file,
             )
         except NoSpace as error:
             raise LogFull(str(error)) from error
@@ -523,7 +536,6 @@ class RaftReplica:
             effects.left_behind,
             effects.requests,
         )
-        return ReplicaOutput(packets, ticket, *told)
 
     def calm_until(self, now_ns: int) -> int | None:
         """Invariant: if this returns a time, `take` would return an output without content and this
@@ -645,7 +657,8 @@ class RaftReplica:
         term, index = self.core.sync_begins()
         assert (term, index) == (job.term, job.index), (job, self.core)
         self._cut_unsynced = False
-        ticket = SyncTicket(job.number, job.run, *self._unsynced.sync_begins())
+        entries, size = self._unsynced.sync_begins()
+        ticket = SyncTicket(job.number, job.run, entries, size)
         self._underway = (ticket, job, term, index)
         return ticket
 
@@ -740,4 +753,10 @@ class RaftReplica:
 
 def _extent(entries: Range) -> Extent:
     marked = entries.first_index == entries.last_index and entries.data[CHANNEL_AT] != 0
-    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), marked)
+    return Extent(
+        first_index=entries.first_index,
+        last_index=entries.last_index,
+        term=entries.term,
+        size=len(entries.data),
+        membership=marked,
+    )

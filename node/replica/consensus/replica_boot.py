@@ -76,15 +76,14 @@ def record_in(entries: Range) -> control.Membership:
 
 def members_of(record: control.Membership) -> Members:
     """Convert a record to the core's form."""
-    towards = None if record.towards is None else Rule(record.towards)
-    parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    rule, observers = Rule(record.rule), frozenset(record.observers)
     return Members(
-        tuple(record.voters),
-        *parts,
-        rule,
-        towards,
-        observers,
+        voters=tuple(record.voters),
+        learners=frozenset(record.learners),
+        incarnations=dict(record.incarnations),
+        returning=frozenset(record.returning),
+        rule=Rule(record.rule),
+        towards=None if record.towards is None else Rule(record.towards),
+        observers=frozenset(record.observers),
         since=record.since,
         minimum=record.minimum,
     )
@@ -92,20 +91,15 @@ def members_of(record: control.Membership) -> Members:
 
 def record_of(members: Members, reason: str) -> control.Membership:
     """Convert the core's form to a record."""
-    told = (
-        tuple(sorted(members.learners)),
-        members.incarnations,
-        tuple(sorted(members.returning)),
-        reason,
-    )
-    towards = None if members.towards is None else members.towards.value
-    rule, observers = members.rule.value, tuple(sorted(members.observers))
     return control.Membership(
-        members.voters,
-        *told,
-        rule,
-        towards,
-        observers,
+        voters=members.voters,
+        learners=tuple(sorted(members.learners)),
+        incarnations=members.incarnations,
+        returning=tuple(sorted(members.returning)),
+        reason=reason,
+        rule=members.rule.value,
+        towards=None if members.towards is None else members.towards.value,
+        observers=tuple(sorted(members.observers)),
         since=members.since,
         minimum=members.minimum,
     )

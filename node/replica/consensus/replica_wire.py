@@ -76,7 +76,7 @@ class BadPacket(Exception):
         self.kind = kind
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Arrived:
     """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a
     payload."""
@@ -121,9 +121,15 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBeh
             | message.fetch << 3
             | message.watched << 4
         )
-        progress = (message.received, message.durable, message.hint_term)
         head = _APPEND_REPLY.pack(
-            APPEND_REPLY, flags, message.term, message.round, message.boot_id, *progress
+            APPEND_REPLY,
+            flags,
+            message.term,
+            message.round,
+            message.boot_id,
+            message.received,
+            message.durable,
+            message.hint_term,
         )
     elif isinstance(message, VoteRequest):
         flags = message.pre | message.transfer << 1
@@ -169,7 +175,7 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
         return _append(names, fields, packet.payload)
     if len(packet.payload):
         raise BadPacket("shape", f"a message of kind {kind} with a payload")
-    return Arrived(_plain(names, fields), b"")
+    return Arrived(message=_plain(names, fields), payload=b"")
 
 
 def is_of_leader(packet: PeerPacket) -> bool:
@@ -245,17 +251,27 @@ def _append(
             raise BadPacket("shape", "range ends before it begins")
         if range_term < 0 or not prev_term <= range_term <= term:
             raise BadPacket("shape", "terms fall along the range")
-        extent = Extent(prev_index + 1, last_index, range_term, size)
+        extent = Extent(
+            first_index=prev_index + 1, last_index=last_index, term=range_term, size=size
+        )
     elif (last_index, range_term, pos) != _NO_RANGE:
         raise BadPacket("shape", "range without bytes")
-    lazy, early, quiet = flags & 1 > 0, flags & 2 > 0, flags & 4 > 0
-    place = (sent_round, prev_index, prev_term, commit_index)
-    return Arrived(
-        Append(names[0], names[1], term, *place, extent, lazy, early, end_index, quiet),
-        payload,
-        prev_chain,
-        pos,
+    sender, to = names
+    message = Append(
+        sender=sender,
+        to=to,
+        term=term,
+        round=sent_round,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        commit_index=commit_index,
+        extent=extent,
+        lazy=flags & 1 > 0,
+        early=flags & 2 > 0,
+        end_index=end_index,
+        quiet=flags & 4 > 0,
     )
+    return Arrived(message=message, payload=payload, prev_chain=prev_chain, pos=pos)
 
 
 def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:
@@ -265,23 +281,49 @@ def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:
         sent_round, boot_id, received, durable, hint_term = fields[3:]
         if not NO_INDEX <= durable <= received:
             raise BadPacket("shape", "durable above received")
-        claims = (flags & 1 > 0, received, durable, hint_term)
-        wishes = (flags & 2 > 0, flags & 4 > 0, flags & 8 > 0, flags & 16 > 0)
-        return AppendReply(sender, to, term, sent_round, boot_id, *claims, *wishes)
+        return AppendReply(
+            sender=sender,
+            to=to,
+            term=term,
+            round=sent_round,
+            boot_id=boot_id,
+            rejected=flags & 1 > 0,
+            received=received,
+            durable=durable,
+            hint_term=hint_term,
+            leaving=flags & 2 > 0,
+            provisional=flags & 4 > 0,
+            fetch=flags & 8 > 0,
+            watched=flags & 16 > 0,
+        )
     if kind == VOTE_REQUEST:
         _demand(flags != 3, "a pre-vote for a handover")
         return VoteRequest(
-            sender, to, term, flags & 1 > 0, fields[3], fields[4], flags & 2 > 0, names[2]
+            sender=sender,
+            to=to,
+            term=term,
+            pre=flags & 1 > 0,
+            last_index=fields[3],
+            last_term=fields[4],
+            transfer=flags & 2 > 0,
+            incarnation=names[2],
         )
     if kind == VOTE_REPLY:
-        return VoteReply(sender, to, term, flags & 1 > 0, flags & 2 > 0)
+        return VoteReply(sender=sender, to=to, term=term, pre=flags & 1 > 0, granted=flags & 2 > 0)
     if kind == TIMEOUT_NOW:
         last_index, last_term, cause = fields[3:]
         _demand(last_index >= 0 and 0 <= last_term <= term, "a handover without a last entry")
         _demand(cause in HANDOVERS, "a handover for no known reason")
-        return TimeoutNow(sender, to, term, last_index, last_term, Cause(cause))
+        return TimeoutNow(
+            sender=sender,
+            to=to,
+            term=term,
+            last_index=last_index,
+            last_term=last_term,
+            cause=Cause(cause),
+        )
     _demand(fields[3] > 0, "left behind by a log that still has its first entry")
-    return LeftBehind(sender, to, term, fields[3])
+    return LeftBehind(sender=sender, to=to, term=term, begin_index=fields[3])
 
 
 def _demand(holds: bool, what: str) -> None:

@@ -57,7 +57,7 @@ def replica_of(
         store.log,
         store.hard_state,
         chance,
-        clock_ns(),
+        now_ns=clock_ns(),
         store_host=store_host,
         commit_index=max(0, machine.applied_index, noted),
         admitted=admitted,

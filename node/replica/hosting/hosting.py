@@ -184,26 +184,40 @@ class ReplicaHost:
         if self._running is not None and self._leaving is None:
             return replace(self._running.status(), state=self.state.value)
         last = self._last or ReplicaStatus(
-            self.name, self.node, Role.LEARNER, 0, None, 0, -1, -1, -1, -1
+            group=self.name,
+            node=self.node,
+            role=Role.LEARNER,
+            term=0,
+            leader=None,
+            begin_index=0,
+            end_index=-1,
+            durable_index=-1,
+            commit_index=-1,
+            applied_index=-1,
         )
-        rebuild = RebuildStatus(self._reason, *self._how_far())
         return replace(
             last,
             role=Role.LEARNER,
             leader=None,
             peers=(),
             state=self._state.value,
-            rebuild=rebuild,
+            rebuild=self._how_far(),
             extra={},
         )
 
-    def _how_far(self) -> tuple[str | None, int | None, int | None, int | None]:
+    def _how_far(self) -> RebuildStatus:
         found = self._progress
         if not found.total_bytes:
-            return found.source or None, None, None, None
+            return RebuildStatus(self._reason, found.source or None)
         spent_ns, left = self._now_ns - self._began_ns, found.total_bytes - found.done_bytes
         remaining_ms = None if found.done_bytes <= 0 else spent_ns * left // found.done_bytes // MS
-        return found.source or None, found.done_bytes, found.total_bytes, remaining_ms
+        return RebuildStatus(
+            reason=self._reason,
+            source=found.source or None,
+            done_bytes=found.done_bytes,
+            total_bytes=found.total_bytes,
+            remaining_ms=remaining_ms,
+        )
 
     def admit(self) -> None:
         if self._running is not None and self._leaving is None:
@@ -478,7 +492,8 @@ class ReplicaHost:
         elif output.refused is not None:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:
-            self._change(*self._task)
+            state, reason = self._task
+            self._change(state, reason)
 
     def _note_sources(self, former: Progress, progress: Progress) -> None:
         metrics.INSTALLED_BYTES.labels(self.name, "peers").inc(

@@ -153,7 +153,13 @@ class OpenReplica:
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = self.trimming_type(
-            group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes
+            group.group,
+            machine,
+            store.log,
+            store.queues,
+            self.indexer,
+            pins=self.pins,
+            file_bytes=file_bytes,
         )
         self._fenced: Fenced | None = None
         self._damage: Unreadable | None = None
@@ -487,7 +493,8 @@ class OpenReplica:
             self._write_heard(self._heard)
         self.store.log.flush_mark()
         if self._exported is not None:
-            self._write_snapshot(*self._exported[1:])
+            _, value, sync, copies = self._exported
+            self._write_snapshot(value, sync, copies)
         if self.machine.settled:
             with contextlib.suppress(NoSpace):
                 self._write_snapshot(self._export(), self.store.queues.begin_sync())

@@ -363,7 +363,16 @@ class DigestExchange:
             )
         if found is None:
             return
-        record = SealRecord(base, file.first_index, file.last_index, file.end_pos, *found, root)
+        sha256, replicas = found
+        record = SealRecord(
+            base=base,
+            first_index=file.first_index,
+            last_index=file.last_index,
+            end_pos=file.end_pos,
+            sha256=sha256,
+            replicas=replicas,
+            root=root,
+        )
         outcome = await self._engine.call(group, Seal(self._engine.new_token(), record))
         if outcome == Kept():
             # The next check drops the file, unless the group got its log tree meanwhile: then the
@@ -375,8 +384,8 @@ class DigestExchange:
                 "log file sealed",
                 group=group,
                 base=base,
-                sha256=found[0],
-                replicas=list(found[1]),
+                sha256=sha256,
+                replicas=list(replicas),
                 seconds=round(seconds, 3),
             )
 
@@ -439,12 +448,12 @@ def _looking_from(base: int) -> Callable[[OpenReplica], _Look]:
         retained = machine.retained
         sealed = running.files.sealed_from(base)
         return _Look(
-            running.group.leader.serving,
-            voters,
-            retained.begin_pos,
-            retained.seals,
-            sealed,
-            retained.tree is not None,
+            leads=running.group.leader.serving,
+            voters=voters,
+            begin_pos=retained.begin_pos,
+            seals=retained.seals,
+            sealed=sealed,
+            rooted=retained.tree is not None,
         )
 
     return look

@@ -497,7 +497,7 @@ class Retainer:
         )
         verdicts, rules = await self._verdicts(group, survey, excess), self._rules(group)
         file_bytes = self._hosted[group].running.store.identity.data_file_bytes
-        found = why(request.base, file_bytes, survey.retained, verdicts, rules, short)
+        found = why(request.base, file_bytes, survey.retained, verdicts, rules, short=short)
         if request.HasField("node") and found.reason == "trimmed":
             found = await self._still_there(group, request.node, survey.retained, found)
         return admin_pb2.WhyKeptResponse(

@@ -232,19 +232,16 @@ class Tiering:
             return None
         size = hosted.running.store.identity.data_file_bytes
         files = watch.reader.files
-        readable = (
-            len(files),
-            len(files) * size,
-            files[0].first if files else None,
-            watch.reader.problem or None,
-            watch.not_removed,
-        )
         return TieredState(
-            watch.verified_pos,
-            watch.waiting_bytes // size,
-            watch.waiting_bytes,
-            watch.waits_for,
-            *readable,
+            verified_pos=watch.verified_pos,
+            waiting_files=watch.waiting_bytes // size,
+            waiting_bytes=watch.waiting_bytes,
+            waits_for=watch.waits_for,
+            stored_files=len(files),
+            stored_bytes=len(files) * size,
+            stored_from_index=files[0].first if files else None,
+            unreadable=watch.reader.problem or None,
+            not_removed=watch.not_removed,
         )
 
     def reader(self, group: str) -> TierReader | None:
@@ -411,14 +408,25 @@ class Tiering:
             rate = self._config.tiered.bytes_per_s
             carrier = FileCarrier(self._store, self._disk, group, store.identity.log_id, rate)
             where = manifests.folder(group, store.identity.log_id)
-            place = self._disk, f"{store.state_directory}/{catalogue.FILE}", self._store, where
-            linked = Catalogue(*place, store.identity.log_id, store.identity.data_file_bytes)
+            linked = Catalogue(
+                self._disk,
+                path=f"{store.state_directory}/{catalogue.FILE}",
+                store=self._store,
+                where=where,
+                log_id=store.identity.log_id,
+                file_bytes=store.identity.data_file_bytes,
+            )
             reader = TierReader(self._ranges, where, store.identity.data_file_bytes, _Events(group))
             directory = store.state_directory
             snapshots = lambda: [value for _, value in read_snapshots(self._disk, directory)]  # noqa: E731
             total = TotalRetention(self._store, where, snapshots, carrier.put_and_compare)
             known = self._watches[group] = _Watch(
-                group, hosted.boots, carrier, linked, reader, total
+                group=group,
+                life=hosted.boots,
+                carrier=carrier,
+                catalogue=linked,
+                reader=reader,
+                total=total,
             )
         return known
 
@@ -631,18 +639,20 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
             sha256 = retained.seals[pos].sha256 if pos in retained.seals else recorded.get(pos)
         first = retained.begin_index
         return _Look(
-            running.group.leader.serving,
-            Begin(entries.begin_index, entries.begin_pos, entries.begin_term, entries.begin_chain),
-            Begin(
+            leads=running.group.leader.serving,
+            begin=Begin(
+                entries.begin_index, entries.begin_pos, entries.begin_term, entries.begin_chain
+            ),
+            decided_begin=Begin(
                 first, retained.begin_pos, entries.term_at(first - 1), entries.chain_at(first - 1)
             ),
-            retained.stored,
-            max(0, entries.end_pos // size * size - pos),
-            file,
-            before,
-            sha256,
-            min([retained.begin_pos, *running.pins.held()]),
-            running.machine.time_epochs,
+            begins_stored=retained.stored,
+            waiting_bytes=max(0, entries.end_pos // size * size - pos),
+            file=file,
+            before=before,
+            sha256=sha256,
+            keep_from=min([retained.begin_pos, *running.pins.held()]),
+            time_epochs=running.machine.time_epochs,
         )
 
     return look
@@ -651,15 +661,18 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
 def _manifest(log_id: str, look: _Look) -> FileManifest:
     file, before, sha256 = look.file, look.before, look.sha256
     assert file is not None and before is not None and sha256 is not None
-    entries = file.first_index, file.last_index, file.end_pos
+    term, chain = before
     return FileManifest(
-        log_id,
-        file.base,
-        file.size,
-        *entries,
-        *before,
-        file.last_term,
-        file.last_chain,
-        file.last_store_ms,
-        sha256,
+        log_id=log_id,
+        base=file.base,
+        size=file.size,
+        first=file.first_index,
+        last=file.last_index,
+        end=file.end_pos,
+        term=term,
+        chain=chain,
+        last_term=file.last_term,
+        last_chain=file.last_chain,
+        last_store_ms=file.last_store_ms,
+        sha256=sha256,
     )

@@ -36,7 +36,7 @@ _HELLO = b"ledgermq peer hello 1\x00"
 _REPLY = b"ledgermq peer reply 1\x00"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Greeter:
     """One node's side of the greeting."""
 

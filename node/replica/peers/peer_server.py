@@ -219,7 +219,8 @@ class PeerServer:
 def _name_of(connection: socket.socket) -> str:
     """The address of a caller, for the log."""
     try:
-        return joined(*connection.getpeername()[:2])
+        host, port = connection.getpeername()[:2]
+        return joined(host, port)
     except OSError:
         return "a caller that is gone"
 

@@ -58,7 +58,8 @@ class PeerWire:
 
     async def listen(self, address: str) -> socket.socket:
         """A socket that listens on the address. Raises OSError if the address cannot be used."""
-        found = await asyncio.to_thread(sockets.places, *split(address))
+        host, port = split(address)
+        found = await asyncio.to_thread(sockets.places, host, port)
         return sockets.listener(found[0], BACKLOG)
 
     async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:

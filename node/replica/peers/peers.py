@@ -70,7 +70,9 @@ class Peers:
                     self.links[peer].start()
 
     def _link(self, peer: str, addresses: Sequence[str]) -> Link:
-        return Link(peer, addresses, self._greeter, self._handler, self._limit_bytes, self._wire)
+        return Link(
+            peer, addresses, self._greeter, self._handler, self._limit_bytes, wire=self._wire
+        )
 
     async def stop(self) -> None:
         await asyncio.gather(*(link.stop() for link in self.links.values()), *self._ending)

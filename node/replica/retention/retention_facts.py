@@ -44,14 +44,14 @@ def file_at(log: EntryLog, base: int, size: int, settled: int) -> LogFile | None
         return None
     last = log.read(following - 1, 1)
     return LogFile(
-        base,
-        size,
-        first,
-        last.last_index,
-        last.end_pos,
-        last.term,
-        last.last_chain,
-        last_store_ms(last),
+        base=base,
+        size=size,
+        first_index=first,
+        last_index=last.last_index,
+        end_pos=last.end_pos,
+        last_term=last.term,
+        last_chain=last.last_chain,
+        last_store_ms=last_store_ms(last),
     )
 
 
@@ -78,7 +78,6 @@ class FileBook:
             if found
             else (self._machine.begin_pos, self._machine.begin_index)
         )
-        end = log.end_index, log.end_pos, log.end_term, log.end_chain
         # The age of a file counts from the time at which its last entry counts as stored.
         if epochs := self._machine.time_epochs:
             found = [
@@ -87,7 +86,17 @@ class FileBook:
             ]
         return [
             *found,
-            LogFile(base, self._size, first, *end, self._machine.store_ms, sealed=False),
+            LogFile(
+                base=base,
+                size=self._size,
+                first_index=first,
+                last_index=log.end_index,
+                end_pos=log.end_pos,
+                last_term=log.end_term,
+                last_chain=log.end_chain,
+                last_store_ms=self._machine.store_ms,
+                sealed=False,
+            ),
         ]
 
     def _complete(self) -> Iterator[LogFile]:
@@ -127,15 +136,15 @@ class FileBook:
         last = self._log.read(following - 1, 1)
         sealed = following <= settled
         file = LogFile(
-            base,
-            self._size,
-            first,
-            last.last_index,
-            last.end_pos,
-            last.term,
-            last.last_chain,
-            last_store_ms(last),
-            sealed,
+            base=base,
+            size=self._size,
+            first_index=first,
+            last_index=last.last_index,
+            end_pos=last.end_pos,
+            last_term=last.term,
+            last_chain=last.last_chain,
+            last_store_ms=last_store_ms(last),
+            sealed=sealed,
         )
         if sealed:
             self._sealed[base] = file

@@ -188,7 +188,12 @@ class Scrubber:
                 self._blank(point.pos, file_end)
                 return
             yield len(found.data)
-            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+            point = Point(
+                pos=found.end_pos,
+                index=found.last_index + 1,
+                term=found.term,
+                chain=found.last_chain,
+            )
 
     def _begin_of(self, facts: Facts, base: int) -> Point:
         """The point at the beginning of a file, from the stored header of the entry before it."""
@@ -206,7 +211,7 @@ class Scrubber:
                 f"{self._path(base)} does not begin with the entry behind the last one of the file"
                 " before it"
             )
-        return Point(base, before.index, before.term, before.chain)
+        return Point(pos=base, index=before.index, term=before.term, chain=before.chain)
 
     def _blank(self, start: int, end: int) -> None:
         base = end - self._source.facts().data_file_bytes

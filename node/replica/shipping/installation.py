@@ -78,7 +78,7 @@ class Install(PeerFetch):
         self._tried: dict[str, str] = {}
         """Peers that cannot be used, and why."""
         self._source = ""
-        self._begin = self._point = Point(0, 0, -1, 0)
+        self._begin = self._point = Point(pos=0, index=0, term=-1, chain=0)
         self._end_index, self._end_pos = -1, 0
         """The last entry to be installed, and the position of its end."""
         self._snapshot_data: bytes | None = None
@@ -164,7 +164,13 @@ class Install(PeerFetch):
             (0, "") if self._stored is None else (self._stored.received_bytes, self._stored.problem)
         )
         return Progress(
-            done, snapshot_bytes + log_bytes, source, what, self.received_bytes, stored, problem
+            done_bytes=done,
+            total_bytes=snapshot_bytes + log_bytes,
+            source=source,
+            what=what,
+            peer_bytes=self.received_bytes,
+            store_bytes=stored,
+            store_problem=problem,
         )
 
     # Steps
@@ -304,7 +310,8 @@ class Install(PeerFetch):
 
     def _fetch_log(self, now_ns: int) -> bool:
         if self._adopted is not None:
-            return self._verify_adopted(*self._adopted)
+            adopted, before = self._adopted
+            return self._verify_adopted(adopted, before)
         if self._point.pos >= self._end_pos:
             return self._finish(now_ns)
         if self._stream is None and self._stored is not None:

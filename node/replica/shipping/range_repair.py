@@ -104,7 +104,7 @@ class RangeRepair(PeerFetch):
         self._phase = _Phase.PROVE
         self._own: Facts | None = None
         """The facts about the local log, once read."""
-        self._start = self._end = Point(0, 0, -1, 0)
+        self._start = self._end = Point(pos=0, index=0, term=-1, chain=0)
         """Both ends, once they are proven."""
         self._asked: set[str] = set()
         """Peers that are not asked for the entries again."""
@@ -340,7 +340,12 @@ class RangeRepair(PeerFetch):
                     self._stretch.put_units(found, committed_index=self._own.committed_index)
                 )
             )
-            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+            point = Point(
+                pos=found.end_pos,
+                index=found.last_index + 1,
+                term=found.term,
+                chain=found.last_chain,
+            )
         if point != self._end:
             return f"entry {self._last} has another chain CRC"
         self.repaired += [f"units in {path}" for path in changed]
@@ -357,7 +362,9 @@ class RangeRepair(PeerFetch):
         if not self._pieces:
             return self._start
         last = self._pieces[-1]
-        return Point(last.end_pos, last.last_index + 1, last.term, last.last_chain)
+        return Point(
+            pos=last.end_pos, index=last.last_index + 1, term=last.term, chain=last.last_chain
+        )
 
     def _fetch(self, now_ns: int) -> bool:
         if self._stream is None:
@@ -424,7 +431,12 @@ class RangeRepair(PeerFetch):
                 for pos, data in whole_blank(at.pos, entries.pos - at.pos):
                     self._stretch.put(pos, data)
             self._stretch.put(entries.pos, entries.data)
-            at = Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+            at = Point(
+                pos=entries.end_pos,
+                index=entries.last_index + 1,
+                term=entries.term,
+                chain=entries.last_chain,
+            )
         self._stretch.sync()
         facts = {
             "first": self._first,

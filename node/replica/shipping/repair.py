@@ -158,12 +158,12 @@ class Repair(PeerFetch):
         busy = self._act(now_ns)
         wake = now_ns if busy else self._wake_at_ns(now_ns)
         return RebuildOutput(
-            self._sent(),
-            wake,
-            self._phase is _Phase.DONE,
-            self._refused,
-            self._progress(),
-            self._install_wanted(),
+            packets=self._sent(),
+            wake_at_ns=wake,
+            finished=self._phase is _Phase.DONE,
+            refused=self._refused,
+            progress=self._progress(),
+            install_wanted=self._install_wanted(),
         )
 
     def close(self) -> None:
@@ -269,7 +269,9 @@ class Repair(PeerFetch):
             f" bytes in {self._mending.name(point.pos)})"
         )
         still = {peer: missing for peer, missing in tried.items() if missing.index == point.index}
-        self._stretch = _Stretch(point, good, end_pos, what, now_ns, still)
+        self._stretch = _Stretch(
+            origin=point, good=good, end_pos=end_pos, name=what, since_ns=now_ns, tried=still
+        )
         self._phase = _Phase.FETCH
 
     def _close_stretch(self) -> None:
@@ -349,24 +351,24 @@ class Repair(PeerFetch):
         point = self._point
         if facts.data_file_bytes != self._identity.data_file_bytes:
             return Missing(
-                Why.OTHER_LOG,
-                point.index,
-                point.pos,
-                f"its log files have {facts.data_file_bytes} bytes",
+                why=Why.OTHER_LOG,
+                index=point.index,
+                pos=point.pos,
+                text=f"its log files have {facts.data_file_bytes} bytes",
             )
         if point.pos < facts.begin.pos:
             return Missing(
-                Why.TRIMMED,
-                point.index,
-                point.pos,
-                f"its log begins with entry {facts.begin.index}",
+                why=Why.TRIMMED,
+                index=point.index,
+                pos=point.pos,
+                text=f"its log begins with entry {facts.begin.index}",
             )
         if point.pos >= facts.synced.pos:
             return Missing(
-                Why.BEYOND,
-                point.index,
-                point.pos,
-                f"its log is synced up to entry {facts.synced.index - 1}",
+                why=Why.BEYOND,
+                index=point.index,
+                pos=point.pos,
+                text=f"its log is synced up to entry {facts.synced.index - 1}",
             )
         return None
 
@@ -406,7 +408,7 @@ class Repair(PeerFetch):
             return
         progress = self._point.index > stretch.origin.index
         stretch.tried[self._source()] = Missing(
-            missing.why, self._point.index, self._point.pos, missing.text
+            why=missing.why, index=self._point.index, pos=self._point.pos, text=missing.text
         )
         self._stream = None
         if progress:
@@ -418,7 +420,9 @@ class Repair(PeerFetch):
         self._point = stretch.origin
         while self._visited[-1].pos > self._point.pos:
             self._visited.pop()
-        stretch.tried[self._source()] = Missing(why, stretch.origin.index, stretch.origin.pos, text)
+        stretch.tried[self._source()] = Missing(
+            why=why, index=stretch.origin.index, pos=stretch.origin.pos, text=text
+        )
         self._stream = None
 
     def _source(self) -> str:

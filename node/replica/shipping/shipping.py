@@ -132,10 +132,10 @@ class Shipper:
             if identity is None or identity.log_id != message.log_id:
                 raise _Refusal(
                     Missing(
-                        Why.OTHER_LOG,
-                        0,
-                        0,
-                        f"this replica's log is {identity.log_id if identity else 'not there'}",
+                        why=Why.OTHER_LOG,
+                        index=0,
+                        pos=0,
+                        text=f"this replica's log is {identity.log_id if identity else 'not there'}",
                     )
                 )
             if isinstance(wanted, FactsWanted):
@@ -145,7 +145,7 @@ class Shipper:
         except _Refusal as refusal:
             self._answer(message, refusal.missing)
         except (OSError, StorageError) as error:
-            self._answer(message, Missing(Why.DAMAGED, 0, 0, str(error)))
+            self._answer(message, Missing(why=Why.DAMAGED, index=0, pos=0, text=str(error)))
 
     def _open(self, message: ShippingMessage, wanted: EntriesWanted | SnapshotWanted) -> None:
         """Begin a stream, or raise the allowance of the one in progress."""
@@ -165,18 +165,20 @@ class Shipper:
         else:
             found = self._source.snapshot()
             if found is None:
-                raise _Refusal(Missing(Why.NO_SNAPSHOT, 0, 0, "there is no snapshot here"))
+                raise _Refusal(
+                    Missing(why=Why.NO_SNAPSHOT, index=0, pos=0, text="there is no snapshot here")
+                )
             applied_index, data = found
             allowed = min(allowed, wanted.offset + ALLOWED_BYTES)
             fresh = _Stream(
-                message.session,
-                len(data),
-                allowed,
-                None,
-                wanted.offset,
-                data,
-                crc32c.crc32c(data),
-                applied_index,
+                session=message.session,
+                end=len(data),
+                allowed=allowed,
+                point=None,
+                offset=wanted.offset,
+                snapshot=data,
+                checksum=crc32c.crc32c(data),
+                applied_index=applied_index,
             )
         self._streams[message.sender] = fresh
         self._streams.move_to_end(message.sender)
@@ -192,25 +194,56 @@ class Shipper:
         if stream.point is None:
             piece = memoryview(stream.snapshot)[stream.offset : stream.offset + PACKET_BYTES]
             sent = SnapshotSent(
-                stream.offset, len(stream.snapshot), stream.checksum, stream.applied_index
+                offset=stream.offset,
+                total_bytes=len(stream.snapshot),
+                checksum=stream.checksum,
+                applied_index=stream.applied_index,
             )
-            self._out.append((peer, encode(self.node, peer, log_id, stream.session, sent, piece)))
+            self._out.append(
+                (
+                    peer,
+                    encode(
+                        sender=self.node,
+                        to=peer,
+                        log_id=log_id,
+                        session=stream.session,
+                        content=sent,
+                        payload=piece,
+                    ),
+                )
+            )
             stream.offset += len(piece)
             self.sent_bytes += len(piece)
             return max(1, len(piece))
         try:
             found: Range | Missing = self._source.entries(stream.point, stream.end, PACKET_BYTES)
         except (OSError, StorageError) as error:
-            found = Missing(Why.DAMAGED, stream.point.index, stream.point.pos, str(error))
+            found = Missing(
+                why=Why.DAMAGED, index=stream.point.index, pos=stream.point.pos, text=str(error)
+            )
         if isinstance(found, Missing):
             stream.stopped = True
             self._out.append((peer, encode(self.node, peer, log_id, stream.session, found)))
             return 1
-        header = EntriesSent(found.first_index, found.last_index, found.term, found.pos)
-        self._out.append(
-            (peer, encode(self.node, peer, log_id, stream.session, header, found.data))
+        header = EntriesSent(
+            index=found.first_index, last_index=found.last_index, term=found.term, pos=found.pos
         )
-        stream.point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+        self._out.append(
+            (
+                peer,
+                encode(
+                    sender=self.node,
+                    to=peer,
+                    log_id=log_id,
+                    session=stream.session,
+                    content=header,
+                    payload=found.data,
+                ),
+            )
+        )
+        stream.point = Point(
+            pos=found.end_pos, index=found.last_index + 1, term=found.term, chain=found.last_chain
+        )
         self.sent_bytes += len(found.data)
         return len(found.data)
 

@@ -45,7 +45,7 @@ class FactsWanted:
     places: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesWanted:
     """A request for entries from `point` on that begin before `end_pos`. Entries at or behind
     `allowed_pos` must not be sent yet."""
@@ -55,7 +55,7 @@ class EntriesWanted:
     allowed_pos: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWanted:
     """A request for bytes of the newest snapshot from `offset` on. Bytes at or behind
     `allowed_offset` must not be sent yet."""
@@ -64,7 +64,7 @@ class SnapshotWanted:
     allowed_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesSent:
     """The payload is the entries `index` … `last_index`, all of `term`, starting at `pos`."""
 
@@ -74,7 +74,7 @@ class EntriesSent:
     pos: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSent:
     """The payload is the part from `offset` on of a snapshot of `total_bytes` bytes with this
     CRC-32C."""
@@ -89,7 +89,7 @@ Wanted = FactsWanted | EntriesWanted | SnapshotWanted
 Sent = Facts | EntriesSent | SnapshotSent | Missing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShippingMessage:
     """One decoded shipping packet."""
 
@@ -202,7 +202,13 @@ def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
         raise BadPacket("shape", f"{kind} with a payload")
     if len(packet.payload) > PAYLOAD_BYTES_MAX:
         raise BadPacket("shape", f"a payload of {len(packet.payload)} bytes")
-    return ShippingMessage(sender, message.log_id, message.session, content, packet.payload)
+    return ShippingMessage(
+        sender=sender,
+        log_id=message.log_id,
+        session=message.session,
+        content=content,
+        payload=packet.payload,
+    )
 
 
 def _wanted(message: shipping_pb2.ShippingMessage) -> Wanted | None:
@@ -225,14 +231,18 @@ def _wanted(message: shipping_pb2.ShippingMessage) -> Wanted | None:
             wanted.pos <= wanted.end_pos <= POS_MAX and 0 <= wanted.allowed_pos <= POS_MAX,
             "a range that ends before it begins",
         )
-        point = Point(wanted.pos, wanted.index, wanted.prev_term, wanted.prev_chain)
-        return EntriesWanted(point, wanted.end_pos, wanted.allowed_pos)
+        point = Point(
+            pos=wanted.pos, index=wanted.index, term=wanted.prev_term, chain=wanted.prev_chain
+        )
+        return EntriesWanted(point=point, end_pos=wanted.end_pos, allowed_pos=wanted.allowed_pos)
     if kind == "snapshot":
         _demand(
             0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX,
             "a snapshot offset out of bounds",
         )
-        return SnapshotWanted(fetch.snapshot.offset, fetch.snapshot.allowed_offset)
+        return SnapshotWanted(
+            offset=fetch.snapshot.offset, allowed_offset=fetch.snapshot.allowed_offset
+        )
     return None
 
 
@@ -256,16 +266,16 @@ def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
         )
         _demand(len(facts.points) <= PLACES_MAX, "too many points")
         return Facts(
-            facts.data_file_bytes,
-            facts.index_file_bytes,
-            _point(facts.begin),
-            _point(facts.synced),
-            facts.committed_index,
-            facts.committed_pos,
-            facts.committed_term,
-            facts.snapshot_index,
-            facts.snapshot_bytes,
-            tuple(_point(point) for point in facts.points),
+            data_file_bytes=facts.data_file_bytes,
+            index_file_bytes=facts.index_file_bytes,
+            begin=_point(facts.begin),
+            synced=_point(facts.synced),
+            committed_index=facts.committed_index,
+            committed_pos=facts.committed_pos,
+            committed_term=facts.committed_term,
+            snapshot_index=facts.snapshot_index,
+            snapshot_bytes=facts.snapshot_bytes,
+            points=tuple(_point(point) for point in facts.points),
         )
     if kind == "entries":
         sent = fetched.entries
@@ -274,19 +284,26 @@ def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
             "an invalid range of entries",
         )
         _demand(0 <= sent.term <= TERM_MAX, "a term out of bounds")
-        return EntriesSent(sent.index, sent.last_index, sent.term, sent.pos)
+        return EntriesSent(
+            index=sent.index, last_index=sent.last_index, term=sent.term, pos=sent.pos
+        )
     if kind == "snapshot":
         piece = fetched.snapshot
         fits = 0 <= piece.offset < piece.offset + size <= piece.total_bytes <= POS_MAX
         _demand(fits, "a piece outside of its snapshot")
         _demand(-1 <= piece.applied_index <= POS_MAX, "a snapshot index out of bounds")
-        return SnapshotSent(piece.offset, piece.total_bytes, piece.checksum, piece.applied_index)
+        return SnapshotSent(
+            offset=piece.offset,
+            total_bytes=piece.total_bytes,
+            checksum=piece.checksum,
+            applied_index=piece.applied_index,
+        )
     if kind == "refused":
         refused = fetched.refused
         why = next(
             (why for why, reason in _REASONS.items() if reason == refused.reason), Why.UNKNOWN
         )
-        return Missing(why, refused.index, refused.pos, refused.text)
+        return Missing(why=why, index=refused.index, pos=refused.pos, text=refused.text)
     return None
 
 
@@ -299,7 +316,7 @@ def _point(point: LogPoint) -> Point:
         0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX,
         "a point out of bounds",
     )
-    return Point(point.pos, point.index, point.term, point.chain)
+    return Point(pos=point.pos, index=point.index, term=point.term, chain=point.chain)
 
 
 def _demand(holds: bool, what: str) -> None:

@@ -160,7 +160,9 @@ class EntryStream:
             return []
         if now_ns >= self._due_ns:
             if self._tries >= TRIES:
-                self.missing = Missing(Why.UNKNOWN, self.point.index, self.point.pos, "no answer")
+                self.missing = Missing(
+                    why=Why.UNKNOWN, index=self.point.index, pos=self.point.pos, text="no answer"
+                )
                 return []
             self._tries += 1
             self._session = self._requester.number()
@@ -173,7 +175,7 @@ class EntryStream:
         ):
             return []
         self._allowed = self.point.pos + self._window
-        wanted = EntriesWanted(self.point, self.end_pos, self._allowed)
+        wanted = EntriesWanted(point=self.point, end_pos=self.end_pos, allowed_pos=self._allowed)
         return [self._requester.packet(self.source, self._session, wanted)]
 
     @property
@@ -250,7 +252,7 @@ class SnapshotStream:
             return []
         if now_ns >= self._due_ns:
             if self._tries >= TRIES:
-                self.missing = Missing(Why.UNKNOWN, 0, 0, "no answer")
+                self.missing = Missing(why=Why.UNKNOWN, index=0, pos=0, text="no answer")
                 return []
             self._tries += 1
             self._session = self._requester.number()
@@ -261,6 +263,8 @@ class SnapshotStream:
         self._allowed = len(self._pieces) + WINDOW_BYTES
         return [
             self._requester.packet(
-                self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed)
+                self.source,
+                self._session,
+                SnapshotWanted(offset=len(self._pieces), allowed_offset=self._allowed),
             )
         ]

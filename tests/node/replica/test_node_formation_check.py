@@ -53,14 +53,14 @@ class Place:
         roll = FixedNodes(tuple(nodes))
         directory = replace(identity(node), incarnation=f"{node} on disk {disk}")
         self.greeter = Greeter(
-            CLUSTER,
-            node,
-            f"boot-{node}-{disk}",
-            "1",
-            SECRET,
-            roll,
-            {"g1": directory},
-            self.peer_identities,
+            cluster_id=CLUSTER,
+            node=node,
+            boot_id=f"boot-{node}-{disk}",
+            version="1",
+            secret=SECRET,
+            roll=roll,
+            identities={"g1": directory},
+            peer_identities=self.peer_identities,
         )
         others = {} if joins else {"g1": frozenset(founders) - {node}}
         self.formation = FormationCheck(node, others, roll, self.peer_identities)

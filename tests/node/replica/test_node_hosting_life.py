@@ -33,7 +33,14 @@ VIEW = GroupView("n1", 3, True, {}, {}, {})
 DAMAGE = Unreadable(Damaged("entry 7 is rotten"))
 RAFT = PeerPacket(b"\x03")
 REQUEST = encode("n2", "n1", "log", 1, FactsWanted())
-ANSWER = encode("n2", "n1", "log", 1, SnapshotSent(0, 10, 0, 5), b"0123456789")
+ANSWER = encode(
+    "n2",
+    "n1",
+    "log",
+    1,
+    SnapshotSent(offset=0, total_bytes=10, checksum=0, applied_index=5),
+    b"0123456789",
+)
 NOT_LEADER, UNKNOWN = "not-leader", "unknown-outcome"
 
 

@@ -157,7 +157,16 @@ def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
     book.load()
     roll = FixedRoll(frozenset(NAMES) - {name})
     return replace(
-        Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, roll, {"g1": identity(name)}, book),
+        Greeter(
+            cluster_id=CLUSTER,
+            node=name,
+            boot_id=f"boot-{name}",
+            version="1",
+            secret=SECRET,
+            roll=roll,
+            identities={"g1": identity(name)},
+            peer_identities=book,
+        ),
         **changes,
     )
 

@@ -112,7 +112,15 @@ class Pair(Cluster):
         return after
 
 
-FIRST = Appointment(0, 1, 1, "n1", ALL_IN_SYNC, Cause.STARTED, "n1")
+FIRST = Appointment(
+    generation=0,
+    version=1,
+    epoch=1,
+    master="n1",
+    in_sync=ALL_IN_SYNC,
+    cause=Cause.STARTED,
+    asked_by="n1",
+)
 
 
 @pytest.fixture
@@ -151,7 +159,7 @@ def test_nobody_leads_by_votes() -> None:
 def test_a_real_vote_is_no_way_to_lead_either(led: Pair) -> None:
     """Under this rule, collecting votes does not change the role of a replica."""
     voter = core(led, "n2")
-    voter.step(VoteReply("n3", "n2", 2, False, True), led.now_ns)
+    voter.step(VoteReply(sender="n3", to="n2", term=2, pre=False, granted=True), led.now_ns)
     assert voter.role is Role.FOLLOWER
 
 
@@ -160,7 +168,17 @@ def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
     refused, and counted once."""
     slave = core(led, "n2")
     end = slave.log.end_index
-    slave.step(TimeoutNow("n1", "n2", 1, end, slave.log.term_at(end), Cause.OPERATOR), led.now_ns)
+    slave.step(
+        TimeoutNow(
+            sender="n1",
+            to="n2",
+            term=1,
+            last_index=end,
+            last_term=slave.log.term_at(end),
+            cause=Cause.OPERATOR,
+        ),
+        led.now_ns,
+    )
     assert (slave.role, slave.term) == (Role.FOLLOWER, 1) and slave.take(led.now_ns).messages == ()
     assert slave.refused == {"stale-handover": 1}
 
@@ -168,13 +186,36 @@ def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
 def test_what_an_operator_forces() -> None:
     """The node alone is in sync; epoch and version go on from what was agreed, and the epoch is
     above every term the node has seen."""
-    ask = ElectionRequest("n2", "d", 7, 3, 5, ALL_IN_SYNC, Cause.FORCED, "an operator")
-    assert force(None, ask) == Appointment(7, 1, 6, "n2", {"n2": "d"}, Cause.FORCED, "an operator")
+    ask = ElectionRequest(
+        node="n2",
+        incarnation="d",
+        generation=7,
+        epoch=3,
+        term=5,
+        voters=ALL_IN_SYNC,
+        cause=Cause.FORCED,
+        asked_by="an operator",
+    )
+    assert force(None, ask) == Appointment(
+        generation=7,
+        version=1,
+        epoch=6,
+        master="n2",
+        in_sync={"n2": "d"},
+        cause=Cause.FORCED,
+        asked_by="an operator",
+    )
     for epoch in (3, 9):
-        known = Appointment(7, 4, epoch, "n1", ALL_IN_SYNC)
+        known = Appointment(generation=7, version=4, epoch=epoch, master="n1", in_sync=ALL_IN_SYNC)
         forced = force(known, replace(ask, epoch=epoch))
         assert forced == Appointment(
-            7, 5, max(epoch, 5) + 1, "n2", {"n2": "d"}, Cause.FORCED, "an operator"
+            generation=7,
+            version=5,
+            epoch=max(epoch, 5) + 1,
+            master="n2",
+            in_sync={"n2": "d"},
+            cause=Cause.FORCED,
+            asked_by="an operator",
         )
 
 
@@ -207,7 +248,18 @@ def test_no_epoch_is_led_twice(led: Pair) -> None:
     master.start(led.now_ns)
     master.core.appointed(FIRST, led.now_ns)
     assert master.core.role is Role.FOLLOWER and master.disk.hard_state.term == 1
-    master.core.appointed(Appointment(0, 2, 2, "n1", ALL_IN_SYNC, Cause.STARTED, "n1"), led.now_ns)
+    master.core.appointed(
+        Appointment(
+            generation=0,
+            version=2,
+            epoch=2,
+            master="n1",
+            in_sync=ALL_IN_SYNC,
+            cause=Cause.STARTED,
+            asked_by="n1",
+        ),
+        led.now_ns,
+    )
     assert master.core.role is Role.LEADER and master.core.term == 2
 
 
@@ -233,7 +285,15 @@ def test_a_master_that_is_elected_again_begins_anew(led: Pair) -> None:
 
 def test_an_older_appointment_means_nothing(led: Pair) -> None:
     """News come late and out of order."""
-    second = Appointment(0, 2, 2, "n2", ALL_IN_SYNC, Cause.OPERATOR, "n1")
+    second = Appointment(
+        generation=0,
+        version=2,
+        epoch=2,
+        master="n2",
+        in_sync=ALL_IN_SYNC,
+        cause=Cause.OPERATOR,
+        asked_by="n1",
+    )
     led.appoint(second, "n2")
     led.appoint(FIRST, "n2")
     led.appoint(second, "n1")
@@ -242,7 +302,18 @@ def test_an_older_appointment_means_nothing(led: Pair) -> None:
 
 def test_who_is_not_in_sync_takes_no_office(led: Pair) -> None:
     """Not even if it is named; and it does not campaign."""
-    led.appoint(Appointment(0, 2, 2, "n3", {"n1": "", "n2": ""}, Cause.STARTED, "n3"), "n3")
+    led.appoint(
+        Appointment(
+            generation=0,
+            version=2,
+            epoch=2,
+            master="n3",
+            in_sync={"n1": "", "n2": ""},
+            cause=Cause.STARTED,
+            asked_by="n3",
+        ),
+        "n3",
+    )
     assert core(led, "n3").role is Role.FOLLOWER and not core(led, "n3").membership.may_campaign()
 
 
@@ -250,7 +321,9 @@ def test_a_slave_keeps_epoch_and_master_before_anything_of_the_frame() -> None:
     """Like a vote: in the writes that come before its entries and its answer."""
     pair = Pair()
     slave = core(pair, "n2")
-    slave.step(Append("n1", "n2", 4, 1, 0, 0, 0), 0)
+    slave.step(
+        Append(sender="n1", to="n2", term=4, round=1, prev_index=0, prev_term=0, commit_index=0), 0
+    )
     kept = slave.take_writes().hard_state
     assert kept is not None and (kept.term, kept.vote) == (4, "n1")
 
@@ -259,10 +332,14 @@ def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
     """The second one is refused with a later term, and must ask for another epoch."""
     pair = Pair()
     slave = pair.members["n2"]
-    slave.core.step(Append("n1", "n2", 4, 1, 0, 0, 0), 0)
+    slave.core.step(
+        Append(sender="n1", to="n2", term=4, round=1, prev_index=0, prev_term=0, commit_index=0), 0
+    )
     slave.carry_out(slave.core.take_writes(), None, [])
     slave.start(0)
-    slave.core.step(Append("n3", "n2", 4, 1, 0, 0, 0), 0)
+    slave.core.step(
+        Append(sender="n3", to="n2", term=4, round=1, prev_index=0, prev_term=0, commit_index=0), 0
+    )
     effects = slave.core.take(0)
     answer = effects.messages[-1]
     assert (
@@ -315,7 +392,9 @@ def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answe
     deaf(pair)
     pair.wishes.clear()
     known = pair.answered(FIRST, 6_000)
-    assert pair.wishes[0] == AlterIsr("n1", 0, 1, 1, ALL_IN_SYNC)
+    assert pair.wishes[0] == AlterIsr(
+        node="n1", generation=0, epoch=1, version=1, in_sync=ALL_IN_SYNC
+    )
     assert core(pair, "n1").role is Role.LEADER and len(known.in_sync) == rules.minimum
     if rules.minimum > 1:
         pair.until(lambda: core(pair, "n1").role is not Role.LEADER)
@@ -377,7 +456,15 @@ def test_a_master_that_was_silent_before_is_not_waited_for_as_long_again(led: Pa
 
 def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
     """From the wish on, whether it was granted or not: until a later version says."""
-    smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
+    smaller = Appointment(
+        generation=0,
+        version=2,
+        epoch=1,
+        master="n1",
+        in_sync={"n1": "", "n2": ""},
+        cause=Cause.STARTED,
+        asked_by="n1",
+    )
     led.appoint(smaller)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     led.cut = {("n1", "n3")}
@@ -391,7 +478,15 @@ def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
 def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
     """The node is gone again, and the outcome of the request is unknown: the master requests the
     same set in a new version."""
-    smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
+    smaller = Appointment(
+        generation=0,
+        version=2,
+        epoch=1,
+        master="n1",
+        in_sync={"n1": "", "n2": ""},
+        cause=Cause.STARTED,
+        asked_by="n1",
+    )
     led.appoint(smaller)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     led.wishes.clear()
@@ -431,7 +526,19 @@ def test_a_set_that_is_too_small_fills_again(least: int) -> None:
     """It is, after an operator's election or with a greater minimum: copies outside of it count
     until their nodes are in it again."""
     pair = Pair(HaRules(minimum=least))
-    forced = force(FIRST, ElectionRequest("n1", "", 0, 1, 1, {}, Cause.FORCED, "n2"))
+    forced = force(
+        FIRST,
+        ElectionRequest(
+            node="n1",
+            incarnation="",
+            generation=0,
+            epoch=1,
+            term=1,
+            voters={},
+            cause=Cause.FORCED,
+            asked_by="n2",
+        ),
+    )
     assert isinstance(forced, Appointment)
     pair.down = {} if least == 3 else {"n3": 1 << 60}
     pair.cut = {("n1", "n2")}
@@ -839,7 +946,16 @@ def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do
 
 def test_elect_refuses_what_it_must() -> None:
     """By name, and never twice for the same epoch."""
-    ask = ElectionRequest("n2", "", 0, 1, 5, ALL_IN_SYNC, Cause.ELECTION_TIMEOUT, "n2")
+    ask = ElectionRequest(
+        node="n2",
+        incarnation="",
+        generation=0,
+        epoch=1,
+        term=5,
+        voters=ALL_IN_SYNC,
+        cause=Cause.ELECTION_TIMEOUT,
+        asked_by="n2",
+    )
     granted = elect(FIRST, ask)
     assert isinstance(granted, Appointment) and (
         granted.epoch,
@@ -871,7 +987,7 @@ def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a
 
 def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
     """Anything else changes nothing."""
-    ask = AlterIsr("n1", 0, 1, 1, {"n1": "", "n2": ""})
+    ask = AlterIsr(node="n1", generation=0, epoch=1, version=1, in_sync={"n1": "", "n2": ""})
     granted = alter(FIRST, ask)
     assert isinstance(granted, Appointment) and (granted.version, set(granted.in_sync)) == (
         2,
@@ -893,7 +1009,17 @@ def test_force_leaves_the_others_out() -> None:
     """A forced election has an epoch above all others, a set of one node, and the cause
     `forced`."""
     forced = force(
-        FIRST, ElectionRequest("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")
+        FIRST,
+        ElectionRequest(
+            node="n3",
+            incarnation="x",
+            generation=0,
+            epoch=1,
+            term=9,
+            voters=ALL_IN_SYNC,
+            cause=Cause.FORCED,
+            asked_by="an operator",
+        ),
     )
     assert (
         isinstance(forced, Appointment)
@@ -901,7 +1027,19 @@ def test_force_leaves_the_others_out() -> None:
         and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
     )
     assert isinstance(
-        force(FIRST, ElectionRequest("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")),
+        force(
+            FIRST,
+            ElectionRequest(
+                node="n3",
+                incarnation="x",
+                generation=0,
+                epoch=0,
+                term=9,
+                voters=ALL_IN_SYNC,
+                cause=Cause.FORCED,
+                asked_by="an operator",
+            ),
+        ),
         str,
     )
 
@@ -910,7 +1048,19 @@ def test_a_quorum_that_counts_versions_anew_is_heard(led: Pair) -> None:
     """It lost its metadata, and an operator named a master: no replica takes that for something
     old, though its version is lower."""
     led.appoint(replace(FIRST, version=57))
-    anew = force(None, ElectionRequest("n2", "", 0, 0, 1, {}, Cause.FORCED, "n2"))
+    anew = force(
+        None,
+        ElectionRequest(
+            node="n2",
+            incarnation="",
+            generation=0,
+            epoch=0,
+            term=1,
+            voters={},
+            cause=Cause.FORCED,
+            asked_by="n2",
+        ),
+    )
     assert isinstance(anew, Appointment) and anew.version < 57
     led.appoint(anew)
     assert core(led, "n2").role is Role.LEADER and core(led, "n1").agreed == anew

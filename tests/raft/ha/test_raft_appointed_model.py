@@ -343,7 +343,14 @@ class ForcedCluster(HaCluster):
             member.begin_sync()
             member.end_sync()
         ask = ElectionRequest(
-            member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator"
+            node=member.name,
+            incarnation="",
+            generation=known.generation,
+            epoch=known.epoch,
+            term=core.term,
+            voters={},
+            cause=Cause.FORCED,
+            asked_by="operator",
         )
         after = ha_control.force(known, ask)
         assert isinstance(after, Appointment) and after.in_sync == {member.name: ""}

@@ -24,12 +24,30 @@ VOTERS = {"a": "1", "b": "", "c": "3"}
 KNOWN = [
     None,
     *(
-        Appointment(generation, 7, epoch, "b", IN_SYNC, Cause.OPERATOR, "b")
+        Appointment(
+            generation=generation,
+            version=7,
+            epoch=epoch,
+            master="b",
+            in_sync=IN_SYNC,
+            cause=Cause.OPERATOR,
+            asked_by="b",
+        )
         for generation, epoch in product((0, 4), (2, 5))
     ),
 ]
 REQUESTS = [
-    ElectionRequest(node, incarnation, generation, epoch, term, VOTERS, Cause.PREFERRED, "c", begun)
+    ElectionRequest(
+        node=node,
+        incarnation=incarnation,
+        generation=generation,
+        epoch=epoch,
+        term=term,
+        voters=VOTERS,
+        cause=Cause.PREFERRED,
+        asked_by="c",
+        begun=begun,
+    )
     for node, incarnation, generation, epoch, term, begun in product(
         "abc", ("", "1", "3"), (0, 4, 9), (0, 2, 5), (1, 8), (False, True)
     )
@@ -55,13 +73,13 @@ def test_who_is_elected(known: Appointment | None) -> None:
             continue
         version, epoch = (0, 0) if known is None else (known.version, known.epoch)
         assert found == Appointment(
-            ask.generation,
-            version + 1,
-            max(epoch, ask.term) + 1,
-            ask.node,
-            in_sync,
-            Cause.PREFERRED,
-            "c",
+            generation=ask.generation,
+            version=version + 1,
+            epoch=max(epoch, ask.term) + 1,
+            master=ask.node,
+            in_sync=in_sync,
+            cause=Cause.PREFERRED,
+            asked_by="c",
         )
 
 
@@ -77,13 +95,13 @@ def test_whom_an_operator_forces(known: Appointment | None) -> None:
         version, epoch = (0, 0) if known is None else (known.version, known.epoch)
         alone = {ask.node: ask.incarnation}
         assert found == Appointment(
-            ask.generation,
-            version + 1,
-            max(epoch, ask.term) + 1,
-            ask.node,
-            alone,
-            Cause.FORCED,
-            "c",
+            generation=ask.generation,
+            version=version + 1,
+            epoch=max(epoch, ask.term) + 1,
+            master=ask.node,
+            in_sync=alone,
+            cause=Cause.FORCED,
+            asked_by="c",
         )
 
 
@@ -93,7 +111,12 @@ def test_which_sets_a_master_changes(known: Appointment | None) -> None:
     for node, generation, epoch, version, in_sync in product(
         "ab", (0, 4), (2, 5), (6, 7, 8), ({}, {"a": "1"}, VOTERS)
     ):
-        found = alter(known, AlterIsr(node, generation, epoch, version, in_sync))
+        found = alter(
+            known,
+            AlterIsr(
+                node=node, generation=generation, epoch=epoch, version=version, in_sync=in_sync
+            ),
+        )
         if (
             known is None
             or (node, generation, epoch, version) != ("b", known.generation, known.epoch, 7)
@@ -101,17 +124,36 @@ def test_which_sets_a_master_changes(known: Appointment | None) -> None:
         ):
             assert isinstance(found, str)
             continue
-        assert found == Appointment(generation, 8, epoch, "b", in_sync, known.cause, known.asked_by)
+        assert found == Appointment(
+            generation=generation,
+            version=8,
+            epoch=epoch,
+            master="b",
+            in_sync=in_sync,
+            cause=known.cause,
+            asked_by=known.asked_by,
+        )
 
 
 def test_what_is_stored_is_what_is_read() -> None:
     for number, cause in enumerate(Cause):
-        made = Appointment(3, 4 + number, 5, "b", IN_SYNC, cause, "c")
+        made = Appointment(
+            generation=3,
+            version=4 + number,
+            epoch=5,
+            master="b",
+            in_sync=IN_SYNC,
+            cause=cause,
+            asked_by="c",
+        )
         assert from_json(to_json(made)) == made
         assert made.forced is (cause is Cause.FORCED)
 
 
 def test_later_appointments_are_greater() -> None:
     """First by the entry that made the rule, then by epoch, then by version."""
-    made = [Appointment(*numbers, "a") for numbers in ((1, 9, 9), (2, 9, 3), (2, 1, 4), (2, 2, 4))]
+    made = [
+        Appointment(generation=generation, version=version, epoch=epoch, master="a")
+        for generation, version, epoch in ((1, 9, 9), (2, 9, 3), (2, 1, 4), (2, 2, 4))
+    ]
     assert sorted(made, key=lambda each: each.order) == made

@@ -25,7 +25,9 @@ def isr(view: LogView | None = None, durable: int = 9) -> tuple[Isr, Outbox]:
 
 
 def appointment(generation: int, version: int, epoch: int) -> Appointment:
-    return Appointment(generation, version, epoch, "a", {"a": ""})
+    return Appointment(
+        generation=generation, version=version, epoch=epoch, master="a", in_sync={"a": ""}
+    )
 
 
 def test_before_the_first_decision_all_voters_are_in_sync() -> None:
@@ -73,7 +75,15 @@ def test_nothing_is_asked_for_under_a_rule_that_a_power_cut_could_undo(
     found, outbox = isr(durable=durable)
     found.request_master(MEMBERS, "b", Cause.OPERATOR, 7)
     expected = ElectionRequest(
-        "b", "b2", 4, 0, 7, {"a": "", "b": "b2"}, Cause.OPERATOR, "a", begun=True
+        node="b",
+        incarnation="b2",
+        generation=4,
+        epoch=0,
+        term=7,
+        voters={"a": "", "b": "b2"},
+        cause=Cause.OPERATOR,
+        asked_by="a",
+        begun=True,
     )
     assert outbox.requests == [expected] * asks
 
@@ -85,7 +95,9 @@ def test_a_request_names_the_epoch_that_is_known() -> None:
     found.request_set(appointment(4, 2, 3), {"a": "", "b": "b2"})
     asked, altered = outbox.requests
     assert isinstance(asked, ElectionRequest) and (asked.epoch, asked.incarnation) == (3, "")
-    assert altered == AlterIsr("a", 4, 3, 2, {"a": "", "b": "b2"})
+    assert altered == AlterIsr(
+        node="a", generation=4, epoch=3, version=2, in_sync={"a": "", "b": "b2"}
+    )
     assert (known_by(MEMBERS, "a"), known_by(MEMBERS, "b")) == ("", "b2")
 
 

@@ -18,8 +18,10 @@ from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.log_state import LogState
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Configurations, Membership
+from ledgermq.raft.parts import Parts
 from ledgermq.raft.policy import POLICIES, InSync, Policy
 from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.reads import Reads
 from ledgermq.raft.transfer import Cause
 from ledgermq.raft.window import Window
 
@@ -61,10 +63,21 @@ class Master:
         known = Configurations([(-1, Members(tuple("abcd"), rule=rule)), (3, members)])
         self.membership = Membership(self.config, self.log, known, self._policy_of, met_by_all=True)
         if in_sync is not None:
-            self.isr.learn(Appointment(0, 1, epoch, "a", in_sync), NOW_NS)
+            self.isr.learn(
+                Appointment(generation=0, version=1, epoch=epoch, master="a", in_sync=in_sync),
+                NOW_NS,
+            )
         self.peers = {node: self._peer(node) for node in OTHERS}
-        parts = self.config, self.log, self.membership, self.isr, self.timer, self.peers
-        self.review = IsrReview(*parts, TERM, begun_ns, silent_master)
+        parts = Parts(
+            config=self.config,
+            log=self.log,
+            membership=self.membership,
+            isr=self.isr,
+            timer=self.timer,
+            reads=Reads(),
+            outbox=self.outbox,
+        )
+        self.review = IsrReview(parts, self.peers, TERM, begun_ns, silent_master)
 
     def _policy_of(self, members: Members) -> Policy:
         return POLICIES[members.rule](members, self.config, self.log, self.isr, self.timer)
@@ -305,7 +318,15 @@ def test_a_leader_without_the_present_epoch_asks_for_one(
     (request,) = master.outbox.take_requests()
     known = epoch if in_sync is not None else 0
     assert request == ElectionRequest(
-        "a", "", 0, known, TERM, ALL_IN_SYNC, Cause.STARTED, "a", begun=True
+        node="a",
+        incarnation="",
+        generation=0,
+        epoch=known,
+        term=TERM,
+        voters=ALL_IN_SYNC,
+        cause=Cause.STARTED,
+        asked_by="a",
+        begun=True,
     )
 
 
@@ -316,7 +337,10 @@ def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(
     """Unless the controller answered it within the longest election timeout, it asks for the set
     that it knows."""
     master = Master(ALL_IN_SYNC)
-    master.isr.learn(Appointment(0, 2, TERM, "a", ALL_IN_SYNC), NOW_NS - answered_ago_ns)
+    master.isr.learn(
+        Appointment(generation=0, version=2, epoch=TERM, master="a", in_sync=ALL_IN_SYNC),
+        NOW_NS - answered_ago_ns,
+    )
     for peer in master.peers.values():
         peer.contact_ns = NOW_NS - LONGEST_NS
     master.review.review(NOW_NS)
@@ -334,7 +358,9 @@ def test_what_a_review_asks_for() -> None:
     master.peers["b"].contact_ns = NOW_NS - LONGEST_NS
     master.review.review(NOW_NS)
     (request,) = master.outbox.take_requests()
-    assert request == AlterIsr("a", 0, TERM, 1, {"a": "", "c": "", "d": "d2"})
+    assert request == AlterIsr(
+        node="a", generation=0, epoch=TERM, version=1, in_sync={"a": "", "c": "", "d": "d2"}
+    )
     assert master.isr.joining == {"d"}
     master = Master({"a": "", "b": "", "c": ""})
     master.isr.join({"d"})

@@ -77,7 +77,7 @@ def test_a_whole_log_is_walked_piece_by_piece(log: Log, verify: bool, first: int
     first of a file."""
     walker, pieces = walked(log, first, verify=verify)
     assert (walker.point, walker.blank_at, walker.problem) == (
-        Point(log.ends[-1], LAST + 1, 1, log.entries[-1].last_chain),
+        Point(pos=log.ends[-1], index=LAST + 1, term=1, chain=log.entries[-1].last_chain),
         None,
         "",
     )

@@ -172,7 +172,7 @@ class DeadLettering(LeaderPart):
                     else None
                 )
         places = [place for place in chosen.values() if place is not None]
-        if any(self._is_pending(*place) for place in places):
+        if any(self._is_pending(key, offset) for key, offset in places):
             plan.deferred.append(call)
             return
         if self._machine.letters.count + len(chosen) > RANGES_MAX:

@@ -58,7 +58,15 @@ def is_own(group: str, topic: str) -> bool:
 def topic_config(stored: str) -> TopicConfig:
     """The configuration of a dead-letter topic. It exists only in this group's log; the controller
     assigns it no incarnation."""
-    return TopicConfig(*parse_stored(stored), TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)
+    namespace, name = parse_stored(stored)
+    return TopicConfig(
+        namespace=namespace,
+        name=name,
+        kind=TopicKind.NORMAL,
+        queues=1,
+        permission=Permission.READ_WRITE,
+        incarnation=0,
+    )
 
 
 def copy(
@@ -84,12 +92,12 @@ def copy(
         return None
     body, origin = bytes(record.body), messages.index_at(int(positions[0]))
     return Draft(
-        stored,
-        0,
-        body,
-        properties,
-        record.born_ms,
-        int(codes[0]),
+        stored_topic=stored,
+        queue=0,
+        body=body,
+        properties=properties,
+        born_ms=record.born_ms,
+        tags_code=int(codes[0]),
         origin=origin,
         sysflag=record.sysflag,
     )
@@ -103,7 +111,10 @@ def state_of(machine: Machine, topic: str, offset: int) -> str:
     if settled:
         return settled
     origin = origin_of(machine, topic, offset)
-    return ORPHANED if origin is None or not machine.delivery.holds(*origin) else WAITING
+    if origin is None:
+        return ORPHANED
+    key, place = origin
+    return WAITING if machine.delivery.holds(key, place) else ORPHANED
 
 
 def origin_of(messages: Messages, topic: str, offset: int) -> tuple[QueueKey, int] | None:

@@ -172,7 +172,14 @@ class Delivery(StatePart):
         if found is None:
             return None
         (_, leases, attempts, numbers), at = found
-        return Row(leases[at], attempts[at], *self.terms[numbers[at]])
+        terms = self.terms[numbers[at]]
+        return Row(
+            lease=leases[at],
+            attempt=attempts[at],
+            client=terms.client,
+            duration_ms=terms.duration_ms,
+            attempt_id=terms.attempt_id,
+        )
 
     def lease(self, key: QueueKey, offset: int) -> int | None:
         """The lease number of a message in flight; None if it is new or done."""
@@ -206,11 +213,11 @@ class Delivery(StatePart):
             record.topic,
             record.client,
             record.duration_ms,
-            record.leased,
-            record.passed,
-            record.passed_again,
-            record.waiting,
-            record.attempt_id,
+            leased=record.leased,
+            passed=record.passed,
+            passed_again=record.passed_again,
+            waiting=record.waiting,
+            attempt_id=record.attempt_id,
         )
 
     def take_acks(self, index: int, record: control.AckRecord, effects: Effects) -> None:
@@ -271,11 +278,12 @@ class Delivery(StatePart):
         queue = self.queues[key]
         found = queue.rows.find(offset)
         if found is not None:
-            (_, leases, _, numbers), at = found
+            chunk, at = found
+            _, leases, _, numbers = chunk
             if lapses:
                 self._lapse(key, offset, leases[at])
             self.terms.drop(numbers[at])
-            queue.rows.remove(offset, *found)
+            queue.rows.remove(offset, chunk, at)
             self.in_flight -= 1
 
     def _clear(self, key: QueueKey, queue: QueueRows) -> Touched:
@@ -325,7 +333,7 @@ class Delivery(StatePart):
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
                 elif offset not in queue.rows:
                     continue
-                self._put(key, queue, offset, index, attempt, terms)
+                self._put(key, queue, offset, lease=index, attempt=attempt, terms=terms)
         for queue_id, offsets in waiting:
             key = (group, topic, queue_id)
             queue = self._queue(key)
@@ -333,7 +341,7 @@ class Delivery(StatePart):
             for offset in offsets:
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
-                    self._put(key, queue, offset, 0, 0, WAITING)
+                    self._put(key, queue, offset, lease=0, attempt=0, terms=WAITING)
         for queue_id, _, to in passed:
             key = (group, topic, queue_id)
             cursors[key] = max(cursors.get(key, 0), to)
@@ -391,7 +399,12 @@ class Delivery(StatePart):
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
                 self._put(
-                    key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms)
+                    key,
+                    queue=self.queues[key],
+                    offset=offset,
+                    lease=index,
+                    attempt=row.attempt,
+                    terms=Terms(client, duration_ms),
                 )
         return touched
 
@@ -413,7 +426,9 @@ class Delivery(StatePart):
         """The dead letter of this message was resent: if the message is done, the group gets it
         again, with all its attempts."""
         if self.is_done(key, offset):
-            self._put(key, self.queues[key], offset, index, 0, RESENT)
+            self._put(
+                key, queue=self.queues[key], offset=offset, lease=index, attempt=0, terms=RESENT
+            )
         return [(key, (offset,))]
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
@@ -521,7 +536,7 @@ class Delivery(StatePart):
                         # The older form, before columns: one list per row.
                         for offset, lease, attempt, client, duration_ms in rows:
                             self._put(
-                                key, queue, offset, lease, attempt, Terms(client, duration_ms)
+                                key, queue, offset, lease, attempt, terms=Terms(client, duration_ms)
                             )
                     else:
                         self._restore_rows(queue.rows, rows)
@@ -531,7 +546,7 @@ class Delivery(StatePart):
         attempts, ranks = unpack(exported["a"], "i"), unpack(exported["k"], "i")
         counts = np.bincount(ranks, minlength=len(exported["terms"])).tolist()
         numbers = [
-            self.terms.take(Terms(*terms), rows)
+            self.terms.take(_read_terms(terms), rows)
             for terms, rows in zip(exported["terms"], counts, strict=True)
         ]
         rows.load(offsets, leases, attempts, np.array(numbers, np.int32)[ranks])
@@ -540,3 +555,8 @@ class Delivery(StatePart):
 
 def _export_terms(terms: Terms) -> list[Any]:
     return list(terms if terms.attempt_id else terms[:2])
+
+
+def _read_terms(fields: list[Any]) -> Terms:
+    client, duration_ms, *attempt_id = fields
+    return Terms(client, duration_ms, attempt_id[0] if attempt_id else "")

@@ -125,7 +125,8 @@ class LeaseServer(LeaderPart):
         if clock.ends and now_ns >= clock.ends[0][0]:
             for pair in clock.expire(now_ns):
                 self._polls.wake(pair)
-                self._lite.unlocked(*pair)
+                group, topic = pair
+                self._lite.unlocked(group, topic)
 
     # Receives that end without messages
 
@@ -434,7 +435,7 @@ class LeaseServer(LeaderPart):
             if self._budget.crowded and not self._budget.admits(poll.call.token):
                 turned_away = True
                 continue
-            pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)
+            pick = self._picker.pick(poll.call, config.queues, rules, kind, known=only, sent=sent)
             if pick:
                 for queue, offset, dead_letter in pick.dead:
                     self._letters.bury(plan, (*pair, queue), offset, dead_letter)

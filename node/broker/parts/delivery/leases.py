@@ -160,11 +160,12 @@ class LeaseClock:
         table = self._rows.get(key)
         found = None if table is None else table.find(offset)
         if table is not None and found is not None:
-            (_, leases, batches), at = found
+            chunk, at = found
+            _, leases, batches = chunk
             if row is not None and row[0][LEASE][row[1]] == leases[at]:
                 return
             self._leave(key, offset, self._batches[batches[at]])
-            table.remove(offset, *found)
+            table.remove(offset, chunk, at)
             if not len(table):
                 del self._rows[key]
         if row is not None:

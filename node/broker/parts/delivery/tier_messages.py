@@ -210,12 +210,18 @@ class TierMessages:
         where the log does would not fit each other, and what lies between would look gone."""
         started: list[TierFetch] = []
         while self.queued and len(self._under_way) < FETCHES_MAX and self._machine.settled:
-            target = topic, queue, _ = next(iter(self.queued))
+            target = topic, queue, first = next(iter(self.queued))
             del self.queued[target]
             self._number += 1
-            begin = self._machine.begin(topic, queue), self._machine.begin_pos
             fetch = self._under_way[target] = TierFetch(
-                self._number, *target, *begin, BATCH_BYTES, BATCH_MESSAGES
+                number=self._number,
+                topic=topic,
+                queue=queue,
+                first=first,
+                begin=self._machine.begin(topic, queue),
+                begin_pos=self._machine.begin_pos,
+                max_bytes=BATCH_BYTES,
+                count=BATCH_MESSAGES,
             )
             started.append(fetch)
         return tuple(started)
@@ -275,7 +281,8 @@ class TierMessages:
         return ended
 
     def _is_known(self, place: Place, offset: int) -> bool:
-        return max(self.at_hand(*place, offset), self.gone_to(*place, offset)) > offset
+        topic, queue = place
+        return max(self.at_hand(topic, queue, offset), self.gone_to(topic, queue, offset)) > offset
 
     def _keep(self, number: int, batch: _Batch) -> None:
         for other in list(self._numbers.get(batch.place, ())):

@@ -187,4 +187,13 @@ class LiteSets(StatePart):
         for group, topics in exported.items():
             for topic, clients in topics.items():
                 for client, (version, names) in clients.items():
-                    self.apply(LiteRecord(group, topic, client, version, True, tuple(names)))
+                    self.apply(
+                        LiteRecord(
+                            group=group,
+                            topic=topic,
+                            client=client,
+                            version=version,
+                            whole=True,
+                            added=tuple(names),
+                        )
+                    )

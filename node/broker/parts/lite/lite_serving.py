@@ -197,7 +197,9 @@ class LiteServer(LeaderPart):
             dropped.append(client)
             for key in keys:
                 self._uncommitted.mark_name(plan.next_index, _set_name(key))
-                plan.drafts.append(control.draft(control.LiteRecord(*key, whole=True), plan.now_ms))
+                group, topic, _ = key
+                record = control.LiteRecord(group=group, topic=topic, client=client, whole=True)
+                plan.drafts.append(control.draft(record, plan.now_ms))
                 plan.count("lite_sets_dropped")
         if dropped:
             plan.kept.append(lambda _: self._forget(dropped))
@@ -252,7 +254,15 @@ class LiteServer(LeaderPart):
         positions = tuple(
             [(name, at) for name in new if (at := self._start(call, name)) is not None]
         )
-        record = control.LiteRecord(*key, call.version, False, tuple(new), tuple(lost), positions)
+        record = control.LiteRecord(
+            group=call.group,
+            topic=call.topic,
+            client=call.client_id,
+            version=call.version,
+            added=tuple(new),
+            removed=tuple(lost),
+            positions=positions,
+        )
         index = plan.next_index
         plan.drafts.append(control.draft(record, plan.now_ms))
         plan.size += 64 * (len(new) + len(lost))
@@ -401,7 +411,16 @@ class LiteServer(LeaderPart):
             )
             self._uncommitted.mark_name(index, _lease_name((call.group, one.topic, 0)))
             for offset, attempt, record in zip(one.offsets, one.attempts, one.records, strict=True):
-                leases.append(Lease(0, offset, index, attempt, record, one.topic))
+                leases.append(
+                    Lease(
+                        queue=0,
+                        queue_offset=offset,
+                        lease_number=index,
+                        attempt=attempt,
+                        record=record,
+                        topic=one.topic,
+                    )
+                )
                 if attempt > 1:
                     self._uncommitted.mark_row(index, (call.group, one.topic, 0), offset)
                     plan.count("leased_again")

@@ -15,15 +15,15 @@ from ledgermq.raft.config import Members, Rule
 
 def members_of(index: int, record: Membership) -> GroupMembers:
     """The members of the record at `index`."""
-    parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    rule, towards, observers = record.rule, record.towards, frozenset(record.observers)
     return GroupMembers(
-        index,
-        record.voters,
-        *parts,
-        rule,
-        towards,
-        observers,
+        index=index,
+        voters=record.voters,
+        learners=frozenset(record.learners),
+        incarnations=dict(record.incarnations),
+        returning=frozenset(record.returning),
+        rule=record.rule,
+        towards=record.towards,
+        observers=frozenset(record.observers),
         since=record.since,
         minimum=record.minimum,
     )
@@ -31,31 +31,30 @@ def members_of(index: int, record: Membership) -> GroupMembers:
 
 def as_raft(members: GroupMembers) -> Members:
     """The form that the consensus core uses."""
-    towards = None if members.towards is None else Rule(members.towards)
-    parts = members.learners, members.incarnations, members.returning
     return Members(
-        members.voters,
-        *parts,
-        Rule(members.rule),
-        towards,
-        members.observers,
-        members.since,
-        members.minimum,
+        voters=members.voters,
+        learners=members.learners,
+        incarnations=members.incarnations,
+        returning=members.returning,
+        rule=Rule(members.rule),
+        towards=None if members.towards is None else Rule(members.towards),
+        observers=members.observers,
+        since=members.since,
+        minimum=members.minimum,
     )
 
 
 def from_raft(index: int, members: Members) -> GroupMembers:
     """The members that the core has in force since the record at `index`."""
-    towards = None if members.towards is None else members.towards.value
-    parts = members.learners, dict(members.incarnations), members.returning
-    rule, observers = members.rule.value, members.observers
     return GroupMembers(
-        index,
-        members.voters,
-        *parts,
-        rule,
-        towards,
-        observers,
+        index=index,
+        voters=members.voters,
+        learners=members.learners,
+        incarnations=dict(members.incarnations),
+        returning=members.returning,
+        rule=members.rule.value,
+        towards=None if members.towards is None else members.towards.value,
+        observers=members.observers,
         since=members.since,
         minimum=members.minimum,
     )
@@ -63,19 +62,14 @@ def from_raft(index: int, members: Members) -> GroupMembers:
 
 def export_members(members: GroupMembers) -> dict[str, Any]:
     """The snapshot form (format §11): the record's index and fields."""
-    told = (
-        tuple(sorted(members.learners)),
-        members.incarnations,
-        tuple(sorted(members.returning)),
-        "",
-    )
-    rule, towards, observers = members.rule, members.towards, tuple(sorted(members.observers))
     record = Membership(
-        members.voters,
-        *told,
-        rule,
-        towards,
-        observers,
+        voters=members.voters,
+        learners=tuple(sorted(members.learners)),
+        incarnations=members.incarnations,
+        returning=tuple(sorted(members.returning)),
+        rule=members.rule,
+        towards=members.towards,
+        observers=tuple(sorted(members.observers)),
         since=members.since,
         minimum=members.minimum,
     )

@@ -97,9 +97,15 @@ class Memberships:
                 " again"
             )
             return [Done(call.token, Refused("members-refused", detail=why))]
-        rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
-        told = call.node, call.incarnation or "", call.reason, rule, call.observer
-        change = MemberChange(Change(call.kind), *told, minimum=call.minimum)
+        change = MemberChange(
+            kind=Change(call.kind),
+            node=call.node,
+            incarnation=call.incarnation or "",
+            reason=call.reason,
+            rule=Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY,
+            observer=call.observer,
+            minimum=call.minimum,
+        )
         self.asked.append(MemberRequest(change, call.token, call.level_max))
         return []
 

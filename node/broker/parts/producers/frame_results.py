@@ -30,8 +30,16 @@ def answer(
     """The answer for a frame that was just appended."""
     first, last = ranges[0], ranges[-1]
     queues = _queue_ranges(batch.queues, queue_offsets)
-    at = batch.topics[0], first.first_index, first.term, len(batch)
-    return FrameProduced(*at, queues, last.last_chain, store_ms, durability.value)
+    return FrameProduced(
+        topic=batch.topics[0],
+        first_index=first.first_index,
+        term=first.term,
+        count=len(batch),
+        ranges=queues,
+        chain_crc=last.last_chain,
+        store_ms=store_ms,
+        durability=durability.value,
+    )
 
 
 def answer_in_log(
@@ -49,9 +57,15 @@ def answer_in_log(
     queues = np.concatenate([part.queues for part in columns])
     offsets = np.concatenate([part.queue_offsets for part in columns])
     store_ms = int.from_bytes(parts[0].data[_STORE_MS], "big", signed=True)
-    at = columns[0].topics[0], stored.first_index, parts[0].term, stored.count
     return FrameProduced(
-        *at, _queue_ranges(queues, offsets), parts[-1].last_chain, store_ms, duplicate=duplicate
+        topic=columns[0].topics[0],
+        first_index=stored.first_index,
+        term=parts[0].term,
+        count=stored.count,
+        ranges=_queue_ranges(queues, offsets),
+        chain_crc=parts[-1].last_chain,
+        store_ms=store_ms,
+        duplicate=duplicate,
     )
 
 

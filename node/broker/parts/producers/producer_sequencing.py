@@ -199,7 +199,15 @@ class ProducerSequencing(LeaderPart):
         )
         dropped = (*spent, *self._drop(plan, set(spent)))
         plan.count("producers_opened")
-        record = control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner, digest)
+        record = control.ProducerRecord(
+            producer_id=number,
+            epoch=0,
+            name=call.name,
+            sequence=sequence,
+            dropped=dropped,
+            owner=call.owner,
+            digest=digest,
+        )
         self._record(plan, call.token, record, sequence)
 
     def resume(self, plan: Plan, call: ResumeProducer) -> None:
@@ -272,12 +280,12 @@ class ProducerSequencing(LeaderPart):
         plan.awaited.append((index, token, ProducerOpened(number, record.epoch, sequence)))
         plan.count("producers_dropped", len(record.dropped))
         self._standing[number] = _Standing(
-            record.name,
-            record.epoch,
-            sequence,
-            index,
-            before.frames if before else deque(),
-            record.owner,
+            name=record.name,
+            epoch=record.epoch,
+            next_sequence=sequence,
+            index=index,
+            frames=before.frames if before else deque(),
+            owner=record.owner,
         )
         if record.name:
             self._ids[record.name] = number
@@ -402,7 +410,12 @@ class ProducerSequencing(LeaderPart):
         frames = before.frames if before is not None else deque()
         frames.append((frame.first_sequence, answer))
         self._standing[number] = _Standing(
-            known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner
+            name=known.name,
+            epoch=known.epoch,
+            next_sequence=frame.next_sequence,
+            index=answer.last_index,
+            frames=frames,
+            owner=known.owner,
         )
         self._by_index.append((answer.last_index, number))
         self.unapplied_index = min(self.unapplied_index, answer.last_index)

@@ -206,11 +206,21 @@ class Producers(StatePart):
         for key, table in (("unnamed", self._unnamed), ("named", self._named)):
             table.clear()
             for number, epoch, sequence, last_ms, places, *told in exported.get(key, ()):
-                frames = [Stored(*places[at : at + 3]) for at in range(0, len(places), 3)]
+                numbers = iter(places)
+                frames = [
+                    Stored(first_sequence=first, count=count, first_index=index)
+                    for first, count, index in zip(numbers, numbers, numbers, strict=True)
+                ]
                 name = told.pop(0) if key == "named" else ""
                 digest = told.pop() if told and isinstance(told[-1], int) else None
                 table[number] = Producer(
-                    name, epoch, sequence, last_ms, frames, told[0] if told else "", digest
+                    name=name,
+                    epoch=epoch,
+                    next_sequence=sequence,
+                    last_ms=last_ms,
+                    frames=frames,
+                    owner=told[0] if told else "",
+                    digest=digest,
                 )
                 if name:
                     self._ids[name] = number

@@ -87,7 +87,8 @@ class Sequencer:
             if offset is None:
                 offset = self._next.get(key)
             if offset is None:
-                offset = self._applied(*key)
+                topic, queue = key
+                offset = self._applied(topic, queue)
             offsets.append(offset)
             after[key] = offset + 1
         return np.array(offsets, np.int64), after
@@ -109,7 +110,7 @@ class Sequencer:
         begins = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
         counts = np.diff(begins, append=n)
         named = [(batch.topics[key >> 32], key & 0xFFFFFFFF) for key in ordered[begins].tolist()]
-        firsts = np.array([self.next_offset(*queue) for queue in named], np.int64)
+        firsts = np.array([self.next_offset(topic, queue) for topic, queue in named], np.int64)
         offsets = np.empty(n, np.int64)
         # In `order` the messages of a queue are adjacent, in batch order: offset = the queue's
         # first offset + place within its run.

@@ -99,15 +99,15 @@ class _Stored(NamedTuple):
         waiting = parse(properties[border:])
         at = properties.index(_DELIVER_FIELD) + len(_DELIVER_FIELD)
         deliver_ms = int(properties[at : properties.index(b"\x02", at)])
-        numbers = int(waiting[REAL_QUEUE]), int(waiting[INCARNATION])
         return cls(
-            properties[:border],
-            deliver_ms,
-            waiting[REAL_TOPIC],
-            *numbers,
-            waiting.get(TIMER_FIRST, ""),
-            body_end,
-            properties_at,
+            own=properties[:border],
+            deliver_ms=deliver_ms,
+            topic=waiting[REAL_TOPIC],
+            queue=int(waiting[REAL_QUEUE]),
+            incarnation=int(waiting[INCARNATION]),
+            first=waiting.get(TIMER_FIRST, ""),
+            body_end=body_end,
+            properties_at=properties_at,
         )
 
 
@@ -358,12 +358,12 @@ class TimerFiring(LeaderPart):
         }
         properties = edited(draft.properties, put)
         return Draft(
-            TIMER_TOPIC,
-            slot_of(fire_ms),
-            draft.body,
-            properties,
-            draft.born_ms,
-            fire_ms,
+            stored_topic=TIMER_TOPIC,
+            queue=slot_of(fire_ms),
+            body=draft.body,
+            properties=properties,
+            born_ms=draft.born_ms,
+            tags_code=fire_ms,
             priority=draft.priority,
         )
 
@@ -423,7 +423,7 @@ class TimerFiring(LeaderPart):
             return
         assert window is not None, "there is something to fire"
         size, skipped, dropped = 0, False, 0
-        before = (self._passed.fire_ms, self._passed.offset)
+        fired_ms, fired = self._passed.fire_ms, self._passed.offset
         stop = min(window.until(self._limit()), window.at + BATCH)
         while window.at < stop and size < BATCH_BYTES:
             fire_ms, offset, bytes_ = (
@@ -450,22 +450,30 @@ class TimerFiring(LeaderPart):
                 if dropped:
                     # The copy's mark does not say how many messages were dropped before it.
                     plan.drafts.append(
-                        control.draft(control.TimersRecord(*before, dropped), plan.now_ms)
+                        control.draft(
+                            control.TimersRecord(fire_ms=fired_ms, offset=fired, dropped=dropped),
+                            plan.now_ms,
+                        )
                     )
                 plan.drafts.append(
                     self._copy(
                         plan,
                         record,
                         stored,
-                        place,
-                        (fire_ms, offset),
-                        self._machine.index_at(position),
+                        first=place,
+                        at=(fire_ms, offset),
+                        index=self._machine.index_at(position),
                     )
                 )
                 size, skipped, dropped = size + bytes_, False, 0
-            before = fire_ms, offset
+            fired_ms, fired = fire_ms, offset
         if skipped:
-            plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
+            plan.drafts.append(
+                control.draft(
+                    control.TimersRecord(fire_ms=fired_ms, offset=fired, dropped=dropped),
+                    plan.now_ms,
+                )
+            )
         plan.kept.append(self._keep_fired)
         plan.size += size
 
@@ -488,12 +496,12 @@ class TimerFiring(LeaderPart):
         if stored.deliver_ms <= plan.now_ms:
             properties = stored.own + f"{ORIGIN}\x01{mark}\x02".encode()
             return Draft(
-                stored.topic,
-                stored.queue,
-                body,
-                properties,
-                born_ms,
-                tags_code(stored.own),
+                stored_topic=stored.topic,
+                queue=stored.queue,
+                body=body,
+                properties=properties,
+                born_ms=born_ms,
+                tags_code=tags_code(stored.own),
                 origin=index,
             )
         again_ms = self._placed(stored.deliver_ms)
@@ -504,7 +512,13 @@ class TimerFiring(LeaderPart):
         }
         properties = edited(record[stored.properties_at :], put)
         return Draft(
-            TIMER_TOPIC, slot_of(again_ms), body, properties, born_ms, again_ms, origin=index
+            stored_topic=TIMER_TOPIC,
+            queue=slot_of(again_ms),
+            body=body,
+            properties=properties,
+            born_ms=born_ms,
+            tags_code=again_ms,
+            origin=index,
         )
 
     # Recalling

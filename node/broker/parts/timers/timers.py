@@ -284,7 +284,9 @@ class Timers(StatePart):
         if (
             self.former is None
             and not self.pending
-            and all(self.passed(*each, self.watermark) for each in recalled)
+            and all(
+                self.passed(place, deliver_ms, self.watermark) for place, deliver_ms in recalled
+            )
         ):
             return None
         oldest = min(self._wheel.oldest_position(), self.firing.oldest_position())
@@ -421,14 +423,14 @@ class Timers(StatePart):
     def restore(self, exported: dict[str, Any]) -> None:
         fresh = Timers(self._end)
         if exported:
-            fresh._wheel = Wheel(Watermark(*exported["watermark"]))
+            fresh._wheel = Wheel(_watermark(exported["watermark"]))
             fresh._wheel.restore(exported["slots"])
-            fresh.ahead = Watermark(*exported["ahead"]) if "ahead" in exported else None
+            fresh.ahead = _watermark(exported["ahead"]) if "ahead" in exported else None
             former = exported.get("former")
             fresh.former = (
                 None
                 if former is None
-                else FormerWheel(Watermark(*former["watermark"]), former["slots"])
+                else FormerWheel(_watermark(former["watermark"]), former["slots"])
             )
             for deliver_ms, fire_ms, offset in exported["recalled"]:
                 place = Place(fire_ms, offset)
@@ -442,3 +444,8 @@ class Timers(StatePart):
 
 def _pair(watermark: Watermark) -> list[int]:
     return [watermark.fire_ms, watermark.offset]
+
+
+def _watermark(pair: list[int]) -> Watermark:
+    fire_ms, offset = pair
+    return Watermark(fire_ms, offset)

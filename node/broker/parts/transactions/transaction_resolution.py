@@ -196,9 +196,9 @@ class TransactionResolver(LeaderPart):
                 half,
                 queues,
                 record.body,
-                record.properties,
-                properties,
-                record.born_ms,
+                stored=record.properties,
+                properties=properties,
+                born_ms=record.born_ms,
             )
         )
         plan.size += len(record.body)

@@ -224,12 +224,12 @@ def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
         put[RECOVERY] = str(recovery_ms)
     properties = edited(draft.properties, put)
     return Draft(
-        HALF_TOPIC,
-        HALF_QUEUE,
-        draft.body,
-        properties,
-        draft.born_ms,
-        draft.tags_code,
+        stored_topic=HALF_TOPIC,
+        queue=HALF_QUEUE,
+        body=draft.body,
+        properties=properties,
+        born_ms=draft.born_ms,
+        tags_code=draft.tags_code,
         priority=draft.priority,
     )
 
@@ -271,12 +271,12 @@ def committed(
     )
     queue = int(properties.get(REAL_QUEUE, "0"))
     return Draft(
-        half.topic,
-        min(queue, queues - 1),
-        body,
-        text,
-        born_ms,
-        _tags_code(properties),
+        stored_topic=half.topic,
+        queue=min(queue, queues - 1),
+        body=body,
+        properties=text,
+        born_ms=born_ms,
+        tags_code=_tags_code(properties),
         origin=half.index,
     )
 

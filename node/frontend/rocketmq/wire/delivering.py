@@ -43,12 +43,12 @@ def leased(
     system.receipt_handle = handles.make(
         broker_group,
         Handle(
-            consumer_group,
-            topic,
-            lease.queue,
-            lease.queue_offset,
-            lease.lease_number,
-            lease.attempt,
+            group=consumer_group,
+            topic=topic,
+            queue=lease.queue,
+            queue_offset=lease.queue_offset,
+            lease_number=lease.lease_number,
+            attempt=lease.attempt,
         ),
     )
     if invisible_ms is not None:

@@ -48,7 +48,14 @@ class Handles:
         broker_group, group, topic, queue, offset, lease, attempt = self._opaque.read(text).split(
             "\n"
         )
-        return broker_group, Handle(group, topic, int(queue), int(offset), int(lease), int(attempt))
+        return broker_group, Handle(
+            group=group,
+            topic=topic,
+            queue=int(queue),
+            queue_offset=int(offset),
+            lease_number=int(lease),
+            attempt=int(attempt),
+        )
 
     def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
         """(broker group, lease) of a handle. Raises INVALID_RECEIPT_HANDLE if it is not for this

@@ -111,7 +111,12 @@ def caller_of(
         # user's client.
         client_id = f"{user}@{client_id}"
     return Caller(
-        client_id, session(client_id, peer), metadata.get(NAMESPACE, ""), user, namespaces, peer
+        client_id=client_id,
+        session=session(client_id, peer),
+        namespace=metadata.get(NAMESPACE, ""),
+        user=user,
+        namespaces=namespaces,
+        peer=peer,
     )
 
 
