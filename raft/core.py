@@ -687,11 +687,11 @@ class Core:
         if not self.stirred and (calm_until_ns := self.calm_until(now_ns)) is not None:
             commit_index = self.log_state.commit_index
             return Effects(
-                None,
-                NO_WRITES,
-                (),
-                (),
-                commit_index,
+                fence=None,
+                writes=NO_WRITES,
+                messages=(),
+                pushes=(),
+                commit_index=commit_index,
                 role_changed=False,
                 wake_at_ns=calm_until_ns,
             )
@@ -726,15 +726,15 @@ class Core:
         requests = outbox.take_requests() if outbox.requests else ()
         commit_index = self.log_state.commit_index
         return Effects(
-            outbox.fence,
-            writes,
-            messages,
-            pushes,
-            commit_index,
-            changed,
-            answers,
-            left_behind,
-            requests,
+            fence=outbox.fence,
+            writes=writes,
+            messages=messages,
+            pushes=pushes,
+            commit_index=commit_index,
+            role_changed=changed,
+            reads=answers,
+            left_behind=left_behind,
+            requests=requests,
             wake_at_ns=self.wake_at_ns(now_ns),
         )
 

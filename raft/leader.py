@@ -49,7 +49,7 @@ class Leader:
     ) -> None:
         """`silent_master`: the former master, if its silence made this replica master."""
         self._config = config = parts.config
-        self._log = parts.log
+        self._log = log = parts.log
         self._membership = membership = parts.membership
         self._outbox = parts.outbox
         self._reads = parts.reads
@@ -288,11 +288,6 @@ class Leader:
         log, view = self._log, self._log.view
         self.round += 1
         prev_term = self.term if prev_index >= self.first_index else view.term_at(prev_index)
-        lazy, early = (
-            self._may_be_late(peer, prev_index, extent),
-            extent is not None and extent.first_index <= log.early_index,
-        )
-        place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
         message = Append(
             sender=self._config.node,
             to=peer.node,

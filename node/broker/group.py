@@ -416,9 +416,16 @@ class Group:
             # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self.log.sequencer.next_offset
+        first_index, next_offset = self.replicator.end_index + 1, self.log.sequencer.next_offset
         alone = self.in_sync.acks_async and self.in_sync.acks_alone
-        plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
+        plan = self.leader.plan(
+            turn.now_ns,
+            turn.now_ms,
+            first_index,
+            next_offset,
+            full=self._writes_refused,
+            alone=alone,
+        )
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: refuse clients' messages; everything else may use the reserve.

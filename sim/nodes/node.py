@@ -354,7 +354,7 @@ class Medium:
         try:
             if store.log.fenced is not None:
                 raise store.log.fenced
-            return self._life(store, clock_ns, chance, boot_id, worker, thread)
+            return self._life(store, clock_ns, chance, boot_id, worker=worker, thread=thread)
         except BaseException:
             # Also when the process is killed in between: its files must be free for the next one.
             store.abandon()

@@ -528,13 +528,15 @@ class RaftReplica:
         packets, self._packets = tuple(self._packets), []
         election = self._election
         self.standing = election.role, election.term, election.leader, self._membership.members
-        told = (
-            effects.commit_index,
-            effects.role_changed,
-            wake_at_ns,
-            effects.reads,
-            effects.left_behind,
-            effects.requests,
+        return ReplicaOutput(
+            packets=packets,
+            sync=ticket,
+            commit_index=effects.commit_index,
+            role_changed=effects.role_changed,
+            wake_at_ns=wake_at_ns,
+            reads=effects.reads,
+            left_behind=effects.left_behind,
+            ha_requests=effects.requests,
         )
 
     def calm_until(self, now_ns: int) -> int | None:

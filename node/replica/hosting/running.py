@@ -118,10 +118,10 @@ class OpenReplica:
             group.group,
             store.disk,
             store.root,
-            self.fail,
-            lambda: machine.seals,
-            scrub,
-            worker(f"scrub-{group.group}"),
+            found=self.fail,
+            seals=lambda: machine.seals,
+            plan=scrub,
+            worker=worker(f"scrub-{group.group}"),
         )
         self._executor = executor
         self._clock_ns = clock_ns

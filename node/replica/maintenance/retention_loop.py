@@ -274,16 +274,22 @@ class Retainer:
             waited_for = set(nodes) - observers
             pins = list(
                 follower_pins(
-                    hosted.files,
-                    waited_for,
-                    node,
-                    status.peers,
-                    status.end_index,
-                    patience_ms,
+                    book=hosted.files,
+                    members=waited_for,
+                    own=node,
+                    peers=status.peers,
+                    end_index=status.end_index,
+                    patience_ms=patience_ms,
                 )
             )
-            bound = limits.observer_bytes
-            pins += observer_pins(hosted.files, observers, node, status.peers, patience_ms, bound)
+            pins += observer_pins(
+                book=hosted.files,
+                observers=observers,
+                own=node,
+                peers=status.peers,
+                patience_ms=patience_ms,
+                bytes_max=limits.observer_bytes,
+            )
             pins += [
                 snapshot_pin(hosted.files, node, snapshot_index),
                 *half_pin(hosted.machine),
