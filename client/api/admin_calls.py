@@ -11,13 +11,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from ledgermq.client.api.admin_requests import PAGE
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.service import ADMIN
 from ledgermq.proto import admin_pb2 as pb
 
 R = TypeVar("R", bound=Message)
-PAGE = 1000
-"""The largest number of messages in one answer."""
 
 
 def name_of(text: str, namespace: str = "") -> pb.Name:
