@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ledgermq.client import results
 from ledgermq.proto import admin_pb2, messaging_pb2, units
 from ledgermq.proto.entries.properties import MESSAGE_GROUP, TRANSACTION_ID
 from ledgermq.proto.records.group_config import backoff_words
@@ -46,6 +47,16 @@ def json_line(**fields: Any) -> str:
 def print_json(**fields: Any) -> None:
     """One object on stdout."""
     print(json_line(**fields), flush=True)
+
+
+def explanation(found: results.Explanation, as_json: bool) -> None:
+    """The answer of a question why, on stdout."""
+    if as_json:
+        print_json(answer=found.answer, reason=found.reason, evidence=list(found.evidence))
+        return
+    print(found.answer)
+    for line in found.evidence:
+        print(f"  {line}")
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:

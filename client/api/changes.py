@@ -104,7 +104,6 @@ def transferred(
     remedy: str,
     *,
     heard: Callable[[pb.TransferLeadershipResponse], object] = _ignored,
-    wait_s: float | None = None,
 ) -> Talk[pb.TransferLeadershipResponse]:
     """The transfer of a leadership, which must be done within the timeout. The node itself waits
     before it answers that the transfer is not done."""
@@ -119,7 +118,6 @@ def transferred(
         remedy,
         news=_ignored,
         heard=heard,
-        wait_s=wait_s,
         pause_s=0.0,
     )
 

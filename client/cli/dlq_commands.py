@@ -98,11 +98,7 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
             raise BadArgument(
                 "no dead letters are selected", "give --group, --id, --time-range or --all"
             )
-        begin_ms, end_ms = (
-            (None, None)
-            if time_range is None
-            else time_range_ms(time_range, time.time_ns() // 1_000_000)
-        )
+        begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
         group = None if group_name is None else stored_name(namespace, group_name)
         selection = Selection(message_ids, begin_ms, end_ms)
         return command(Chosen(Admin(connection), group, selection, not narrowed), **options)
@@ -177,11 +173,7 @@ def dlq_list(
         counts = ask(connection, pb.CountDeadLettersRequest(), pb.CountDeadLettersResponse)
         _show_counts(counts, as_json)
         return
-    begin_ms, end_ms = (
-        (None, None)
-        if time_range is None
-        else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    )
+    begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
     name = stored_name(namespace, group_name)
     found = Letters(Admin(connection), name).listed(
         Selection((), begin_ms, end_ms), settled=settled

@@ -491,13 +491,9 @@ def query(
     if trace:
         if message_id is None:
             raise BadArgument("--trace needs a message", "give its --id")
-        show_trace(AdminCalls(connection), name_of(topic_name, namespace), message_id, as_json)
+        show_trace(connection, stored_name(namespace, topic_name), message_id, as_json)
         return
-    begin_ms, end_ms = (
-        (None, None)
-        if time_range is None
-        else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    )
+    begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
     request = admin_pb2.QueryRequest(
         topic=name_of(topic_name, namespace),
         key=key,
