@@ -771,6 +771,8 @@ class Operations:
 class Admin(Operations):
     """Administration that blocks until the cluster answers. Thread-safe, as its connection is."""
 
+    connection: Connection
+
     def __init__(self, connection: Connection) -> None:
         """Raises BadArgument for anything but a Connection."""
         self.connection = arguments.instance(connection, "the connection of an Admin", Connection)
@@ -778,6 +780,8 @@ class Admin(Operations):
 
 class AsyncAdmin(Operations):
     """Administration for event loops; every operation is awaited."""
+
+    connection: AsyncConnection
 
     def __init__(self, connection: AsyncConnection) -> None:
         """Raises BadArgument for anything but an AsyncConnection."""

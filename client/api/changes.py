@@ -22,8 +22,8 @@ from ledgermq.client.errors import Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 
-Progress = TypeVar(
-    "Progress",
+Change = TypeVar(
+    "Change",
     pb.TransferLeadershipResponse,
     pb.SealNowResponse,
     pb.ChangeMemberResponse,
@@ -42,15 +42,15 @@ def _ignored(answer: Any) -> None:
 def until_done(
     connection: Endpoints[Any],
     request: Message,
-    response: type[Progress],
-    stuck: Callable[[Progress], str],
+    response: type[Change],
+    stuck: Callable[[Change], str],
     remedy: str,
     *,
-    news: Callable[[Progress], object],
-    heard: Callable[[Progress], object] = _ignored,
+    news: Callable[[Change], object],
+    heard: Callable[[Change], object] = _ignored,
     wait_s: float | None = None,
     pause_s: float | None = None,
-) -> Talk[Progress]:
+) -> Talk[Change]:
     """Repeat a request until its answer is `done`, and return the answer. With `wait_s`, return
     after that time at the latest.
 
@@ -75,14 +75,14 @@ def until_done(
 def followed(
     connection: Endpoints[Any],
     request: Message,
-    response: type[Progress],
+    response: type[Change],
     subject: str,
     remedy: str,
     *,
-    news: Callable[[Progress], object] = attrgetter("waits_for"),
-    heard: Callable[[Progress], object] = _ignored,
+    news: Callable[[Change], object] = attrgetter("waits_for"),
+    heard: Callable[[Change], object] = _ignored,
     wait_s: float | None = None,
-) -> Talk[Progress]:
+) -> Talk[Change]:
     """A change that may take as long as it needs while it makes progress: while what it waits for
     changes. Otherwise like `until_done`."""
 

@@ -4,7 +4,6 @@ statuses. The proofs themselves are in the modules beside this one."""
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin import ASK_AGAIN_S
 from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.changes import sealed
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.aside import Aside
 from ledgermq.client.cli.commands import (
@@ -91,20 +90,11 @@ def seal(connection: Connection, group: str, as_json: bool) -> None:
     Exit status: 0 sealed; 3 the group has no leader; 4 refused, with the reason, or not sealed
     within --timeout: repeating it goes on.
     """
-    admin, request = AdminCalls(connection), pb.SealNowRequest(broker_group=group)
-    end = time.monotonic() + connection.timeout_s
+    remedy = "repeat it, or use a longer --timeout; see: ledgermq status"
     with Meter(f"sealed files of {group}", None) as meter:
-        while not (answer := admin.seal_now(request)).done:
-            if time.monotonic() >= end:
-                what = f"the log of {group} is not sealed yet: it waits for {answer.waits_for}"
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "repeat it, or use a longer --timeout; see: ledgermq status",
-                )
-            request.through = answer.through
-            meter.show(answer.size)
-            time.sleep(ASK_AGAIN_S)
+        answer = connection.carry_out(
+            sealed(connection, group, remedy, heard=lambda answer: meter.show(answer.size))
+        )
     if as_json:
         render.print_json(
             group=group, through=answer.through, size=answer.size, next_index=answer.next_index
