@@ -7,12 +7,14 @@ only the result.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client import render, results
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     cluster_command,
@@ -25,6 +27,7 @@ from ledgermq.client.cli.commands import (
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
 from ledgermq.proto import admin_pb2
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.records.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
 
 
@@ -101,15 +104,15 @@ def group_create(
       ledgermq group create billing
       ledgermq group create ledger --fifo --max-attempts 5 --backoff 1s,5s,30s
     """
-    answer = AdminCalls(connection).create_group(
-        name,
-        max_attempts,
-        namespace,
+    request = admin_pb2.CreateGroupRequest(
+        group=admin_pb2.Name(namespace=namespace, name=name),
+        max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
+    answer = ask(connection, request, admin_pb2.CreateGroupResponse)
     if as_json:
         render.print_json(created=answer.created, **render.group_json(answer.group))
     else:
@@ -156,14 +159,14 @@ def group_update(
             "there is nothing to change", "give a setting, see: ledgermq group update --help"
         )
     request = admin_pb2.UpdateGroupRequest(
-        group=name_of(name, namespace),
+        group=admin_pb2.Name(namespace=namespace, name=name),
         max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = AdminCalls(connection).update_group(request)
+    answer = ask(connection, request, admin_pb2.UpdateGroupResponse)
     if as_json:
         render.print_json(**render.group_json(answer.group))
     else:
@@ -180,7 +183,7 @@ def group_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq group list
     """
-    answer = AdminCalls(connection).list_groups()
+    answer = ask(connection, admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
     if as_json:
         render.print_json(groups=[render.group_json(g) for g in answer.groups])
         return
@@ -210,7 +213,8 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq group describe billing --json
     """
-    found = AdminCalls(connection).describe_group(name, namespace).group
+    request = admin_pb2.DescribeGroupRequest(group=admin_pb2.Name(namespace=namespace, name=name))
+    found = ask(connection, request, admin_pb2.DescribeGroupResponse).group
     if as_json:
         render.print_json(**render.group_json(found))
         return
@@ -244,7 +248,7 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     Example: ledgermq group delete billing --yes
     """
     confirmed(f"deleting the consumer group {name}", yes)
-    AdminCalls(connection).delete_group(name, namespace)
+    Admin(connection).delete_group(stored_name(namespace, name))
     print(f"deleted: {name}")
 
 
@@ -277,7 +281,10 @@ def group_lag(
 
     Exit status: 0 done; 2 INCOMPLETE: a broker group has no leader, so its numbers are unknown.
     """
-    answer = AdminCalls(connection).group_lag(name, topic_name, namespace)
+    request = admin_pb2.GroupLagRequest(group=admin_pb2.Name(namespace=namespace, name=name))
+    if topic_name is not None:
+        request.topic.CopyFrom(admin_pb2.Name(namespace=namespace, name=topic_name))
+    answer = ask(connection, request, admin_pb2.GroupLagResponse)
     if as_json:
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
@@ -330,14 +337,17 @@ def group_reset(
       ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
     """
     request = admin_pb2.ResetGroupRequest(
-        group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue
+        group=admin_pb2.Name(namespace=namespace, name=name),
+        topic=admin_pb2.Name(namespace=namespace, name=topic_name),
+        queue=queue,
     )
     setattr(request, *place(where, time.time_ns() // 1_000_000))
     if request.HasField("offset") and queue is None:
         remedy = "give --queue as well, or a time as 1700000000000ms"
         raise BadArgument("an offset means a different message in every queue", remedy)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
+    answer = ask(connection, request, admin_pb2.ResetGroupResponse)
+    _show_reset(name, topic_name, answer.queues, as_json)
 
 
 @group.command("skip")
@@ -381,9 +391,10 @@ def group_skip(
       ledgermq group skip billing --topic orders --queue 3
       ledgermq group skip billing --topic orders --queue 3 --count 10 --yes
     """
-    lag = AdminCalls(connection).group_lag(name, topic_name, namespace)
-    found = [q for t in lag.topics for q in t.queues if q.queue == queue]
-    if not found or not found[0].HasField("cursor"):
+    admin, group = Admin(connection), stored_name(namespace, name)
+    topic = stored_name(namespace, topic_name)
+    found = [q for t in admin.lag(group, topic=topic) for q in t.queues if q.queue == queue]
+    if not found or found[0].cursor is None:
         raise BadArgument(
             f"queue {queue} of topic {topic_name} is unknown", "see: ledgermq group lag " + name
         )
@@ -393,26 +404,23 @@ def group_skip(
         f" {topic_name}",
         yes,
     )
-    request = admin_pb2.ResetGroupRequest(
-        group=name_of(name, namespace),
-        topic=name_of(topic_name, namespace),
-        queue=queue,
-        offset=offset,
-    )
     remedy = (
         f"see where it is (ledgermq group lag {name}): the same command would skip further messages"
     )
     with told_if_interrupted(
         lambda: f"the consumer group {name} may have moved to offset {offset}", remedy
     ):
-        answer = AdminCalls(connection).reset_group(request)
-    _show_reset(name, topic_name, answer, as_json)
+        cursors = admin.reset(group, topic, offset, queue=queue)
+    _show_reset(name, topic_name, cursors, as_json)
 
 
 def _show_reset(
-    name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool
+    name: str,
+    topic_name: str,
+    cursors: Iterable[admin_pb2.QueueCursor | results.Cursor],
+    as_json: bool,
 ) -> None:
-    rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in answer.queues]
+    rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in cursors]
     if as_json:
         names = ("queue", "broker_group", "group_queue", "cursor")
         render.print_json(

@@ -11,7 +11,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.api.admin import Admin
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import cluster_command, confirmed, json_option
 from ledgermq.proto import admin_pb2
@@ -41,7 +41,7 @@ def status(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 answered; 3 no node answers.
     """
-    found = AdminCalls(connection).cluster_status()
+    found = ask(connection, admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
     nodes = [
         {
             "node": node.node,
@@ -100,7 +100,7 @@ def finish(connection: Connection, yes: bool, as_json: bool) -> None:
     Exit status: 0 done, or nothing to raise; 3 no node, or no controller quorum; 4 refused, with
     the reason, or no progress for --timeout.
     """
-    found = AdminCalls(connection).cluster_status()
+    found = ask(connection, admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
     if in_the_way(found) or to_raise(found):
         confirmed(
             f"raising the cluster to feature level {highest(found)}, from which no node goes back"
