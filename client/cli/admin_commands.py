@@ -26,7 +26,7 @@ from ledgermq.client.cli.commands import (
     namespace_option,
 )
 from ledgermq.client.errors import BadArgument, Unreachable
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import parse_stored, stored_name
 
 SHORTEST_WATCH_S = 0.1
@@ -146,11 +146,11 @@ def watch_status(connection: Connection, every_s: float, exact: bool, as_json: b
             time.sleep(max(0.0, began + every_s - time.monotonic()))
 
 
-def _state(connection: Connection) -> admin_pb2.ClusterStatusResponse:
-    return ask(connection, admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
+def _state(connection: Connection) -> pb.ClusterStatusResponse:
+    return ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
 
 
-def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
+def healthy(answer: pb.ClusterStatusResponse, strict: bool) -> bool:
     """Whether every group has a leader and a quorum; with `strict` also every node is up and every
     replica has the leader's commit index."""
     if (
@@ -233,15 +233,15 @@ def topic_create(
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
-    request = admin_pb2.CreateTopicRequest(
-        topic=admin_pb2.Name(namespace=namespace, name=name),
+    request = pb.CreateTopicRequest(
+        topic=pb.Name(namespace=namespace, name=name),
         kind=kind,
         queues=queues,
         permission=permission,
         durability=durability.removeprefix("group"),
         dedup_ms=round(dedup_s * 1000),
     )
-    answer = ask(connection, request, admin_pb2.CreateTopicResponse)
+    answer = ask(connection, request, pb.CreateTopicResponse)
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
@@ -304,15 +304,15 @@ def topic_update(
             "there is nothing to change",
             "give --queues, --add-group, --permission, --durability or --dedup",
         )
-    request = admin_pb2.UpdateTopicRequest(
-        topic=admin_pb2.Name(namespace=namespace, name=name),
+    request = pb.UpdateTopicRequest(
+        topic=pb.Name(namespace=namespace, name=name),
         queues=queues,
         permission=permission,
         durability=None if durability is None else durability.removeprefix("group"),
         dedup_ms=None if dedup_s is None else round(dedup_s * 1000),
         add_group=add_group,
     )
-    answer = ask(connection, request, admin_pb2.UpdateTopicResponse)
+    answer = ask(connection, request, pb.UpdateTopicResponse)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:
@@ -328,7 +328,7 @@ def topic_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq topic list --json
     """
-    answer = ask(connection, admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse)
+    answer = ask(connection, pb.ListTopicsRequest(), pb.ListTopicsResponse)
     if as_json:
         render.print_json(topics=[render.topic_json(t) for t in answer.topics])
     else:
@@ -346,8 +346,8 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq topic describe orders
     """
-    request = admin_pb2.DescribeTopicRequest(topic=admin_pb2.Name(namespace=namespace, name=name))
-    found = ask(connection, request, admin_pb2.DescribeTopicResponse).topic
+    request = pb.DescribeTopicRequest(topic=pb.Name(namespace=namespace, name=name))
+    found = ask(connection, request, pb.DescribeTopicResponse).topic
     if as_json:
         render.print_json(**render.topic_detail_json(found))
         return

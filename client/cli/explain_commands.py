@@ -16,7 +16,7 @@ from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.reading import name_of
 from ledgermq.client.cli.commands import cluster_command, json_option, namespace_option
 from ledgermq.client.errors import Refused
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code
 
@@ -80,8 +80,8 @@ def why_not_delivered(
 def show_trace(connection: Connection, topic: str, message_id: str, as_json: bool) -> None:
     """Print every event of a message that the log still holds, in log order: one line, or one JSON
     object, per event."""
-    request = admin_pb2.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
-    for page in pages(connection, request, admin_pb2.TraceMessageResponse):
+    request = pb.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
+    for page in pages(connection, request, pb.TraceMessageResponse):
         for event in page.events:
             fields = event_fields(event)
             if as_json:
@@ -100,7 +100,7 @@ def show_trace(connection: Connection, topic: str, message_id: str, as_json: boo
                 )
 
 
-def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:
+def event_fields(event: pb.TraceEvent) -> dict[str, object]:
     """One event in the form of the JSON output."""
     return {
         "store_ms": event.store_ms,

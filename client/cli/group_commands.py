@@ -26,7 +26,7 @@ from ledgermq.client.cli.commands import (
 )
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.records.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
 
@@ -43,7 +43,7 @@ def group() -> None:
     """
 
 
-class BackoffType(click.ParamType[admin_pb2.Backoff]):
+class BackoffType(click.ParamType[pb.Backoff]):
     """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without
     values."""
 
@@ -51,11 +51,11 @@ class BackoffType(click.ParamType[admin_pb2.Backoff]):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> admin_pb2.Backoff:
+    ) -> pb.Backoff:
         if value == "default":
-            return admin_pb2.Backoff()
+            return pb.Backoff()
         try:
-            return admin_pb2.Backoff(**backoff_fields(parse_backoff(str(value))))
+            return pb.Backoff(**backoff_fields(parse_backoff(str(value))))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -90,7 +90,7 @@ def group_create(
     name: str,
     max_attempts: int,
     fifo: bool,
-    backoff: admin_pb2.Backoff | None,
+    backoff: pb.Backoff | None,
     lite_topic: str,
     broadcast: bool,
     namespace: str,
@@ -104,15 +104,15 @@ def group_create(
       ledgermq group create billing
       ledgermq group create ledger --fifo --max-attempts 5 --backoff 1s,5s,30s
     """
-    request = admin_pb2.CreateGroupRequest(
-        group=admin_pb2.Name(namespace=namespace, name=name),
+    request = pb.CreateGroupRequest(
+        group=pb.Name(namespace=namespace, name=name),
         max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = ask(connection, request, admin_pb2.CreateGroupResponse)
+    answer = ask(connection, request, pb.CreateGroupResponse)
     if as_json:
         render.print_json(created=answer.created, **render.group_json(answer.group))
     else:
@@ -143,7 +143,7 @@ def group_update(
     name: str,
     max_attempts: int | None,
     fifo: bool | None,
-    backoff: admin_pb2.Backoff | None,
+    backoff: pb.Backoff | None,
     lite_topic: str | None,
     broadcast: bool | None,
     namespace: str,
@@ -158,15 +158,15 @@ def group_update(
         raise BadArgument(
             "there is nothing to change", "give a setting, see: ledgermq group update --help"
         )
-    request = admin_pb2.UpdateGroupRequest(
-        group=admin_pb2.Name(namespace=namespace, name=name),
+    request = pb.UpdateGroupRequest(
+        group=pb.Name(namespace=namespace, name=name),
         max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = ask(connection, request, admin_pb2.UpdateGroupResponse)
+    answer = ask(connection, request, pb.UpdateGroupResponse)
     if as_json:
         render.print_json(**render.group_json(answer.group))
     else:
@@ -183,7 +183,7 @@ def group_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq group list
     """
-    answer = ask(connection, admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+    answer = ask(connection, pb.ListGroupsRequest(), pb.ListGroupsResponse)
     if as_json:
         render.print_json(groups=[render.group_json(g) for g in answer.groups])
         return
@@ -213,8 +213,8 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq group describe billing --json
     """
-    request = admin_pb2.DescribeGroupRequest(group=admin_pb2.Name(namespace=namespace, name=name))
-    found = ask(connection, request, admin_pb2.DescribeGroupResponse).group
+    request = pb.DescribeGroupRequest(group=pb.Name(namespace=namespace, name=name))
+    found = ask(connection, request, pb.DescribeGroupResponse).group
     if as_json:
         render.print_json(**render.group_json(found))
         return
@@ -281,10 +281,10 @@ def group_lag(
 
     Exit status: 0 done; 2 INCOMPLETE: a broker group has no leader, so its numbers are unknown.
     """
-    request = admin_pb2.GroupLagRequest(group=admin_pb2.Name(namespace=namespace, name=name))
+    request = pb.GroupLagRequest(group=pb.Name(namespace=namespace, name=name))
     if topic_name is not None:
-        request.topic.CopyFrom(admin_pb2.Name(namespace=namespace, name=topic_name))
-    answer = ask(connection, request, admin_pb2.GroupLagResponse)
+        request.topic.CopyFrom(pb.Name(namespace=namespace, name=topic_name))
+    answer = ask(connection, request, pb.GroupLagResponse)
     if as_json:
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
@@ -336,9 +336,9 @@ def group_reset(
       ledgermq group reset billing --topic orders --to -1h --yes
       ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
     """
-    request = admin_pb2.ResetGroupRequest(
-        group=admin_pb2.Name(namespace=namespace, name=name),
-        topic=admin_pb2.Name(namespace=namespace, name=topic_name),
+    request = pb.ResetGroupRequest(
+        group=pb.Name(namespace=namespace, name=name),
+        topic=pb.Name(namespace=namespace, name=topic_name),
         queue=queue,
     )
     setattr(request, *place(where, time.time_ns() // 1_000_000))
@@ -346,7 +346,7 @@ def group_reset(
         remedy = "give --queue as well, or a time as 1700000000000ms"
         raise BadArgument("an offset means a different message in every queue", remedy)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    answer = ask(connection, request, admin_pb2.ResetGroupResponse)
+    answer = ask(connection, request, pb.ResetGroupResponse)
     _show_reset(name, topic_name, answer.queues, as_json)
 
 
@@ -417,7 +417,7 @@ def group_skip(
 def _show_reset(
     name: str,
     topic_name: str,
-    cursors: Iterable[admin_pb2.QueueCursor | results.Cursor],
+    cursors: Iterable[pb.QueueCursor | results.Cursor],
     as_json: bool,
 ) -> None:
     rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in cursors]
