@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq import cli
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.plans import definitions
 from ledgermq.client.plans.applying import apply
@@ -470,7 +470,7 @@ def test_definitions_survive_export_and_import(tree: dict[str, Any]) -> None:
     with fake_nodes(2) as nodes:
         for cluster in map(DecidedCluster, nodes):
             with Connection(cluster.node.endpoint) as connection:
-                admin, wanted = AdminCalls(connection), definitions.parse(file)
+                admin, wanted = Admin(connection), definitions.parse(file)
                 for step in definitions.plan(definitions.read(admin, wanted), wanted):
                     assert step.sign in "+~", step
                     apply(admin, step, lambda name, secret: None)
