@@ -194,6 +194,8 @@ def _apply(admin: Admin, steps: list[Step], secrets_path: Path | None, yes: bool
     if new_users and secrets_path is None:
         what = f"{len(new_users)} users are to be created, and their secrets are shown nowhere else"
         raise BadArgument(what, "give --secrets FILE, or leave the users out with --only")
+    if new_users:
+        admin.connection.guard_secret()
     changes = sum(step.sign == "~" for step in steps)
     if changes:
         confirmed(f"changing {changes} objects that exist", yes)

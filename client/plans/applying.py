@@ -69,13 +69,10 @@ def _user(
     admin: Admin, step: Step, wanted: UserDefinition, keep_secret: Callable[[str, str], None]
 ) -> None:
     if step.former is None:
-        secret = "" if wanted.role else secrets.token_urlsafe(SECRET_BYTES)
-        if secret:
+        secret = None if wanted.role else secrets.token_urlsafe(SECRET_BYTES)
+        if secret is not None:
             keep_secret(wanted.name, secret)
-        request = pb.CreateUserRequest(name=wanted.name, secret_key=secret)
-        request.grants.extend(wanted.grants)
-        request.roles.extend(wanted.roles)
-        ask(admin.connection, request, pb.CreateUserResponse)
+        admin.create_user(wanted.name, secret, grants=wanted.grants, roles=wanted.roles)
         return
     assert isinstance(step.former, UserDefinition)
     grants, former_grants = set(wanted.grants), set(step.former.grants)

@@ -543,6 +543,20 @@ def test_secrets_need_a_file_of_their_own(
     )
 
 
+def test_secrets_are_not_sent_unencrypted_to_another_machine(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
+    """As for `user create`, and nothing is changed before; roles have no secret."""
+    cluster, path, secrets = clusters[0], tmp_path / "cluster.json", tmp_path / "secrets"
+    cluster.node.endpoint += ";10.0.0.1:8081"
+    path.write_text('{"v": 1, "topics": [{"name": "t"}], "users": [{"name": "bob"}]}')
+    status, _, err = run(capsys, cluster, "import", path, "--secrets", secrets)
+    assert status == 64 and "the secret would travel to 10.0.0.1 unencrypted" in err
+    assert not cluster.writes() and not secrets.exists()
+    path.write_text('{"v": 1, "users": [{"name": "readers", "role": true}]}')
+    assert run(capsys, cluster, "import", path)[0] == 0
+
+
 def test_a_refused_object_is_named_and_the_import_can_be_continued(
     capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
 ) -> None:
