@@ -16,6 +16,7 @@ from ledgermq.client import render, results
 from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.reading import read
 from ledgermq.client.cli.commands import (
     cluster_command,
     confirmed,
@@ -27,8 +28,9 @@ from ledgermq.client.cli.commands import (
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.names import stored_name
+from ledgermq.proto.names import parse_stored, stored_name
 from ledgermq.proto.records.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
+from ledgermq.proto.types import Backoff
 
 
 @click.group()
@@ -43,19 +45,17 @@ def group() -> None:
     """
 
 
-class BackoffType(click.ParamType[pb.Backoff]):
-    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without
+class BackoffType(click.ParamType[Backoff]):
+    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a backoff without
     values."""
 
     name = "backoff"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> pb.Backoff:
-        if value == "default":
-            return pb.Backoff()
+    ) -> Backoff:
         try:
-            return pb.Backoff(**backoff_fields(parse_backoff(str(value))))
+            return Backoff() if value == "default" else parse_backoff(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -90,7 +90,7 @@ def group_create(
     name: str,
     max_attempts: int,
     fifo: bool,
-    backoff: pb.Backoff | None,
+    backoff: Backoff | None,
     lite_topic: str,
     broadcast: bool,
     namespace: str,
@@ -108,16 +108,17 @@ def group_create(
         group=pb.Name(namespace=namespace, name=name),
         max_attempts=max_attempts,
         fifo=fifo,
-        backoff=backoff,
+        backoff=None if backoff is None else pb.Backoff(**backoff_fields(backoff)),
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
     answer = ask(connection, request, pb.CreateGroupResponse)
+    found = read(results.ConsumerGroup, answer.group)
     if as_json:
-        render.print_json(created=answer.created, **render.group_json(answer.group))
+        render.print_json(created=answer.created, **render.group_json(found))
     else:
         done = "created" if answer.created else "exists already, with these settings"
-        print(f"{done}: {name} ({render.group_words(answer.group)})")
+        print(f"{done}: {name} ({render.group_words(found)})")
 
 
 @group.command("update")
@@ -143,7 +144,7 @@ def group_update(
     name: str,
     max_attempts: int | None,
     fifo: bool | None,
-    backoff: pb.Backoff | None,
+    backoff: Backoff | None,
     lite_topic: str | None,
     broadcast: bool | None,
     namespace: str,
@@ -158,19 +159,18 @@ def group_update(
         raise BadArgument(
             "there is nothing to change", "give a setting, see: ledgermq group update --help"
         )
-    request = pb.UpdateGroupRequest(
-        group=pb.Name(namespace=namespace, name=name),
+    found = Admin(connection).update_group(
+        stored_name(namespace, name),
         max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = ask(connection, request, pb.UpdateGroupResponse)
     if as_json:
-        render.print_json(**render.group_json(answer.group))
+        render.print_json(**render.group_json(found))
     else:
-        print(f"updated: {name} ({render.group_words(answer.group)})")
+        print(f"updated: {name} ({render.group_words(found)})")
 
 
 @group.command("list")
@@ -183,20 +183,15 @@ def group_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq group list
     """
-    answer = ask(connection, pb.ListGroupsRequest(), pb.ListGroupsResponse)
+    groups = Admin(connection).groups()
     if as_json:
-        render.print_json(groups=[render.group_json(g) for g in answer.groups])
+        render.print_json(groups=[render.group_json(g) for g in groups])
         return
-    rows = [
-        [
-            g.group.namespace or "-",
-            g.group.name,
-            render.group_words(g),
-            "yes" if g.configured else "no",
-            render.known(g, "clients"),
-        ]
-        for g in answer.groups
-    ]
+    rows = []
+    for g in groups:
+        namespace, name = parse_stored(g.name)
+        configured = "yes" if g.configured else "no"
+        rows.append([namespace or "-", name, render.group_words(g), configured, g.clients])
     render.print_table(
         "consumer groups", ["namespace", "group", "settings", "configured", "clients"], rows
     )
@@ -213,21 +208,21 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq group describe billing --json
     """
-    request = pb.DescribeGroupRequest(group=pb.Name(namespace=namespace, name=name))
-    found = ask(connection, request, pb.DescribeGroupResponse).group
+    found = Admin(connection).group(stored_name(namespace, name))
     if as_json:
         render.print_json(**render.group_json(found))
         return
-    print(
-        f"{name}: {render.group_words(found)}, clients"
-        f" {found.clients if found.HasField('clients') else '?'}"
-    )
+    clients = "?" if found.clients is None else found.clients
+    print(f"{name}: {render.group_words(found)}, clients {clients}")
     rows = [
         [
-            q.topic.name,
-            render.known(q, "queue"),
+            parse_stored(q.topic)[1],
+            q.queue,
             q.broker_group,
-            *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset")),
+            q.cursor,
+            q.leased,
+            q.lag,
+            q.max_offset,
         ]
         for q in found.queues
     ]
