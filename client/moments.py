@@ -64,8 +64,11 @@ def place(text: str, now_ms: int) -> tuple[str, bool | int]:
         raise BadArgument(f"{text!r} is no place in a topic", f"give {PLACE_FORM}") from None
 
 
-def time_range_ms(text: str, now_ms: int) -> tuple[int | None, int | None]:
-    """Parse A..B into (begin, end), None for an omitted end. Raises BadArgument."""
+def time_range_ms(text: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    """Parse A..B into (begin, end), None for an omitted end; both are None if there is no text.
+    Raises BadArgument."""
+    if text is None:
+        return None, None
     begin, dots, end = text.partition("..")
     if not dots or not (begin.strip() or end.strip()):
         raise BadArgument(

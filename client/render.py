@@ -18,10 +18,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ledgermq.client import results
 from ledgermq.proto import admin_pb2, messaging_pb2, units
 from ledgermq.proto.entries.properties import MESSAGE_GROUP, TRANSACTION_ID
+from ledgermq.proto.names import parse_stored
 from ledgermq.proto.records.group_config import backoff_words
-from ledgermq.proto.types import Backoff
 from ledgermq.proto.workers import node_of, number_of
 
 VERSION = 1
@@ -46,6 +47,16 @@ def json_line(**fields: Any) -> str:
 def print_json(**fields: Any) -> None:
     """One object on stdout."""
     print(json_line(**fields), flush=True)
+
+
+def explanation(found: results.Explanation, as_json: bool) -> None:
+    """The answer of a question why, on stdout."""
+    if as_json:
+        print_json(answer=found.answer, reason=found.reason, evidence=list(found.evidence))
+        return
+    print(found.answer)
+    for line in found.evidence:
+        print(f"  {line}")
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
@@ -528,46 +539,40 @@ def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
     )
 
 
-def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
-    """The backoff as `group create --backoff` takes it; None for the default."""
-    if not group.HasField("backoff"):
-        return None
-    b = group.backoff
-    return backoff_words(Backoff(tuple(b.steps_ms), b.initial_ms, b.max_ms, b.multiplier))
-
-
-def group_words(group: admin_pb2.ConsumerGroupInfo) -> str:
+def group_words(group: results.ConsumerGroup) -> str:
     """The settings of a consumer group, without those that have the default value."""
     words = [
         f"max attempts {group.max_attempts}",
         *(["fifo"] if group.fifo else []),
         *(["broadcast"] if group.broadcast else []),
+        *([f"lite topic {group.lite_topic}"] if group.lite_topic else []),
+        *([f"backoff {backoff_words(group.backoff)}"] if group.backoff else []),
     ]
-    words += [f"lite topic {group.lite_topic}"] if group.lite_topic else []
-    backoff = backoff_text(group)
-    return ", ".join(words if backoff is None else [*words, f"backoff {backoff}"])
+    return ", ".join(words)
 
 
-def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
+def group_json(group: results.ConsumerGroup) -> dict[str, Any]:
+    namespace, name = parse_stored(group.name)
     return {
-        "namespace": group.group.namespace,
-        "group": group.group.name,
+        "namespace": namespace,
+        "group": name,
         "max_attempts": group.max_attempts,
         "fifo": group.fifo,
-        "backoff": backoff_text(group),
-        "lite_topic": group.lite_topic or None,
+        "backoff": None if group.backoff is None else backoff_words(group.backoff),
+        "lite_topic": group.lite_topic,
         "broadcast": group.broadcast,
         "configured": group.configured,
-        "clients": known(group, "clients"),
+        "clients": group.clients,
         "queues": [
             {
-                "topic": q.topic.name,
+                "topic": parse_stored(q.topic)[1],
                 "broker_group": q.broker_group,
                 "group_queue": q.group_queue,
-                **{
-                    name: known(q, name)
-                    for name in ("queue", "cursor", "leased", "lag", "max_offset")
-                },
+                "queue": q.queue,
+                "cursor": q.cursor,
+                "leased": q.leased,
+                "lag": q.lag,
+                "max_offset": q.max_offset,
             }
             for q in group.queues
         ],

@@ -65,9 +65,7 @@ def _fail(text: str) -> NoReturn:
 
 def range_options(time_range: str | None) -> dict[str, str]:
     """A range of store times as options of the data source."""
-    first, last = (
-        (None, None) if time_range is None else time_range_ms(time_range, round(time.time() * 1000))
-    )
+    first, last = time_range_ms(time_range, round(time.time() * 1000))
     given = {"startingTime": first, "endingTime": last}
     return {name: str(moment) for name, moment in given.items() if moment is not None}
 

@@ -9,7 +9,6 @@ the errors of `errors.py`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import wraps
@@ -19,16 +18,14 @@ from google.protobuf import message as protobuf
 
 from ledgermq.client import results
 from ledgermq.client.api import arguments
-from ledgermq.client.api.admin_calls import PAGE
+from ledgermq.client.api.admin_requests import BATCH, PAGE, Listing, asking
+from ledgermq.client.api.changes import followed, sealed, transferred
 from ledgermq.client.api.connection import AsyncConnection, Connection
-from ledgermq.client.api.letters import BATCH
 from ledgermq.client.api.reading import ms_of, name_of, read, read_all
-from ledgermq.client.api.service import ADMIN
-from ledgermq.client.api.talks import Pause, Talk
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.api.talks import Talk
+from ledgermq.client.errors import BadArgument
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.records.group_config import backoff_fields
-from ledgermq.proto.status import Code
 from ledgermq.proto.types import Backoff
 
 P = ParamSpec("P")
@@ -40,7 +37,7 @@ Durability: TypeAlias = Literal["group", "high", "memory", "hybrid"]
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
 """Where to continue reading: one end of the queue, an offset (of one queue), or the first message
 stored at or after a time."""
-ASK_AGAIN_S = 0.3
+AGAIN = "remove the cause, then repeat the call: {} continues"
 _Change = pb.ChangeMemberRequest.Kind
 
 
@@ -75,8 +72,29 @@ class Operations:
 
     connection: Connection | AsyncConnection
 
-    def _ask(self, method: str, request: protobuf.Message, response: type[M]) -> Talk[M]:
-        return self.connection.asking(ADMIN + method, request, response)
+    def _ask(self, request: protobuf.Message, response: type[M]) -> Talk[M]:
+        return asking(self.connection, request, response)
+
+    def _listed(
+        self,
+        kind: type[R],
+        request: Any,
+        response: type[Listing],
+        items: str,
+        limit: int,
+        note: Callable[[Listing], object] = lambda page: None,
+    ) -> Talk[tuple[R, ...]]:
+        """Read up to `limit` items of the pages of an answer; each page is shown to `note`."""
+        found: list[R] = []
+        while len(found) < limit:
+            request.max = min(limit - len(found), PAGE)
+            page = yield from self._ask(request, response)
+            found += read_all(kind, getattr(page, items))
+            note(page)
+            request.after = page.next
+            if not page.next:
+                break
+        return tuple(found[:limit])
 
     # -- the cluster and its members
 
@@ -85,11 +103,7 @@ class Operations:
         """Nodes, broker groups with their replicas, and topics."""
         return read(
             results.ClusterStatus,
-            (
-                yield from self._ask(
-                    "ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse
-                )
-            ),
+            (yield from self._ask(pb.ClusterStatusRequest(), pb.ClusterStatusResponse)),
         )
 
     @operation
@@ -101,59 +115,29 @@ class Operations:
         request = pb.DescribeNodeRequest(
             node=name, log_lines=log_lines, configuration=configuration
         )
-        return read(
-            results.NodeDetail,
-            (yield from self._ask("DescribeNode", request, pb.DescribeNodeResponse)),
-        )
+        return read(results.NodeDetail, (yield from self._ask(request, pb.DescribeNodeResponse)))
 
     @operation
     def transfer(self, broker_group: str, to: str) -> Talk[None]:
         """Transfer the leadership of a broker group to another node and return when it leads.
         Refused if that node has not caught up within the timeout."""
-        request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
-        end = time.monotonic() + self.connection.timeout_s
-        while not (
-            answer := (
-                yield from self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
-            )
-        ).done:
-            if time.monotonic() >= end:
-                what = (
-                    f"{to} does not lead {broker_group} yet: it lacks {answer.lag_entries} entries"
-                    " on its disk"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "wait until it has caught up, or allow more time",
-                )
+        remedy = "wait until it has caught up, or allow more time"
+        yield from transferred(self.connection, broker_group, to, remedy)
 
     @operation
     def seal(self, broker_group: str) -> Talk[results.Sealed]:
         """Have everything that is committed in a broker group's log sealed now, so that it can be
         proven, and return when it is. The rest of the newest log file stays empty. Refused if it
         takes longer than the timeout; repeating it continues."""
-        request = pb.SealNowRequest(broker_group=broker_group)
-        end = time.monotonic() + self.connection.timeout_s
-        while not (answer := (yield from self._ask("SealNow", request, pb.SealNowResponse))).done:
-            if time.monotonic() >= end:
-                what = (
-                    f"the log of {broker_group} is not sealed yet: it waits for {answer.waits_for}"
-                )
-                raise Refused(Code.PRECONDITION_FAILED, what, "repeat it, or allow more time")
-            request.through = answer.through
-            yield Pause(ASK_AGAIN_S)
-        return read(results.Sealed, answer)
+        remedy = "repeat it, or allow more time"
+        return read(results.Sealed, (yield from sealed(self.connection, broker_group, remedy)))
 
     @operation
     def begin_time_epoch(self, broker_group: str) -> Talk[results.TimeEpoch]:
         """Let the store times of a broker group go on from its leader's clock, after the clocks of
         all nodes were ahead. Refused if they are not ahead by more than a minute."""
         request = pb.BeginTimeEpochRequest(broker_group=broker_group)
-        return read(
-            results.TimeEpoch,
-            (yield from self._ask("BeginTimeEpoch", request, pb.BeginTimeEpochResponse)),
-        )
+        return read(results.TimeEpoch, (yield from self._ask(request, pb.BeginTimeEpochResponse)))
 
     @operation
     def why_leader_moved(self, broker_group: str, *, last: int = 10) -> Talk[results.Explanation]:
@@ -161,8 +145,7 @@ class Operations:
         change last."""
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
         return read(
-            results.Explanation,
-            (yield from self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)),
+            results.Explanation, (yield from self._ask(request, pb.LeadershipHistoryResponse))
         )
 
     @operation
@@ -172,16 +155,12 @@ class Operations:
         """Why the log file that holds this position is still kept, or since when it is gone; on one
         node, or in the whole group."""
         request = pb.WhyKeptRequest(broker_group=broker_group, base=base, node=node)
-        return read(
-            results.Explanation, (yield from self._ask("WhyKept", request, pb.WhyKeptResponse))
-        )
+        return read(results.Explanation, (yield from self._ask(request, pb.WhyKeptResponse)))
 
     @operation
     def members(self) -> Talk[tuple[results.Member, ...]]:
         """The nodes of the cluster, their addresses, and the role of each in every broker group."""
-        answer = yield from self._ask(
-            "ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse
-        )
+        answer = yield from self._ask(pb.ListMembersRequest(), pb.ListMembersResponse)
         return read_all(results.Member, answer.members)
 
     @operation
@@ -237,23 +216,9 @@ class Operations:
                 http=addresses.http,
             )
             request.addresses.CopyFrom(where)
-        moved, former = time.monotonic(), ""
-        while not (
-            answer := (yield from self._ask("ChangeMember", request, pb.ChangeMemberResponse))
-        ).done:
-            if answer.waits_for != former:
-                moved, former = time.monotonic(), answer.waits_for
-            elif time.monotonic() - moved > self.connection.timeout_s:
-                what = (
-                    f"{node}: no progress for {self.connection.timeout_s:g} s; it waits for:"
-                    f" {former}"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "remove the cause, then repeat the call: the change continues",
-                )
-            yield Pause(ASK_AGAIN_S)
+        yield from followed(
+            self.connection, request, pb.ChangeMemberResponse, node, AGAIN.format("the change")
+        )
 
     @operation
     def finish_upgrade(self) -> Talk[results.FinishedUpgrade]:
@@ -262,37 +227,31 @@ class Operations:
         release. Refused, with the names, while a node reads less than another one or does not
         answer. An interrupted call leaves every group as it is; calling again continues."""
         raised: list[str] = []
-        changed, moved, former = False, time.monotonic(), ""
-        while True:
-            answer = yield from self._ask(
-                "FinishUpgrade", pb.FinishUpgradeRequest(), pb.FinishUpgradeResponse
-            )
-            raised += answer.raised
-            changed |= answer.changed
-            if answer.done:
-                return results.FinishedUpgrade(answer.level, tuple(raised), changed)
-            if answer.waits_for != former or answer.changed:
-                moved, former = time.monotonic(), answer.waits_for
-            elif time.monotonic() - moved > self.connection.timeout_s:
-                what = (
-                    f"upgrade finish: no progress for {self.connection.timeout_s:g} s; it waits"
-                    f" for: {former}"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "remove the cause, then repeat the call: it continues",
-                )
-            yield Pause(ASK_AGAIN_S)
+        changes = 0
+
+        def note(answer: pb.FinishUpgradeResponse) -> None:
+            nonlocal changes
+            raised.extend(answer.raised)
+            changes += answer.changed
+
+        answer = yield from followed(
+            self.connection,
+            pb.FinishUpgradeRequest(),
+            pb.FinishUpgradeResponse,
+            "upgrade finish",
+            AGAIN.format("it"),
+            news=lambda answer: (answer.waits_for, changes),
+            heard=note,
+        )
+        note(answer)
+        return results.FinishedUpgrade(answer.level, tuple(raised), changes > 0)
 
     # -- broker groups and their replicas
 
     @operation
     def broker_groups(self) -> Talk[tuple[results.BrokerGroupPlacement, ...]]:
         """The broker groups as they are meant to be, with the moves that are under way."""
-        answer = yield from self._ask(
-            "ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse
-        )
+        answer = yield from self._ask(pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
         return read_all(results.BrokerGroupPlacement, answer.groups)
 
     @operation
@@ -311,27 +270,14 @@ class Operations:
         request = pb.MoveReplicaRequest(
             broker_group=broker_group, from_node=source, to_node=to, abort=abort
         )
-        began = moved = time.monotonic()
-        former = ""
-        while not (
-            answer := (yield from self._ask("MoveReplica", request, pb.MoveReplicaResponse))
-        ).done:
-            now = time.monotonic()
-            if wait_s is not None and now - began >= wait_s:
-                break
-            if answer.waits_for != former:
-                moved, former = now, answer.waits_for
-            elif now - moved > self.connection.timeout_s:
-                what = (
-                    f"{broker_group}: no progress for {self.connection.timeout_s:g} s; it waits"
-                    f" for: {answer.waits_for}"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "remove the cause, then repeat the call: the move continues",
-                )
-            yield Pause(ASK_AGAIN_S)
+        answer = yield from followed(
+            self.connection,
+            request,
+            pb.MoveReplicaResponse,
+            broker_group,
+            AGAIN.format("the move"),
+            wait_s=wait_s,
+        )
         return read(results.MoveProgress, answer)
 
     @operation
@@ -339,11 +285,7 @@ class Operations:
         """What would balance the cluster. Changes nothing."""
         return read(
             results.RebalancePlan,
-            (
-                yield from self._ask(
-                    "PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse
-                )
-            ),
+            (yield from self._ask(pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)),
         )
 
     @operation
@@ -361,14 +303,12 @@ class Operations:
             ).done
         if step.kind == "move-leader":
             yield from self._ask(
-                "PreferLeader",
-                pb.PreferLeaderRequest(broker_group=group, node=to),
-                pb.PreferLeaderResponse,
+                pb.PreferLeaderRequest(broker_group=group, node=to), pb.PreferLeaderResponse
             )
             yield from Operations.transfer(self, group, to)
         elif step.kind == "add-queues" and step.topic is not None:
             request = pb.UpdateTopicRequest(topic=name_of(step.topic), grow={group: step.queues})
-            yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
+            yield from self._ask(request, pb.UpdateTopicResponse)
         else:
             raise BadArgument(
                 f"{step.kind!r} is not a step of a plan that this version knows",
@@ -380,8 +320,7 @@ class Operations:
     def clients(self) -> Talk[results.Clients]:
         """The producers and consumers that contacted the nodes within the last minutes."""
         return read(
-            results.Clients,
-            (yield from self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)),
+            results.Clients, (yield from self._ask(pb.ListClientsRequest(), pb.ListClientsResponse))
         )
 
     # -- topics
@@ -389,14 +328,14 @@ class Operations:
     @operation
     def topics(self) -> Talk[tuple[results.Topic, ...]]:
         """All topics, without their queues."""
-        answer = yield from self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+        answer = yield from self._ask(pb.ListTopicsRequest(), pb.ListTopicsResponse)
         return read_all(results.Topic, answer.topics)
 
     @operation
     def topic(self, name: str) -> Talk[results.Topic]:
         """One topic with its queues."""
         answer = yield from self._ask(
-            "DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name)), pb.DescribeTopicResponse
+            pb.DescribeTopicRequest(topic=name_of(name)), pb.DescribeTopicResponse
         )
         return read(results.Topic, answer.topic)
 
@@ -417,10 +356,7 @@ class Operations:
             topic=name_of(name), kind=kind, queues=queues, permission=permission, dedup_ms=dedup_ms
         )
         request.durability = durability.removeprefix("group")
-        return read(
-            results.Topic,
-            (yield from self._ask("CreateTopic", request, pb.CreateTopicResponse)).topic,
-        )
+        return read(results.Topic, (yield from self._ask(request, pb.CreateTopicResponse)).topic)
 
     @operation
     def update_topic(
@@ -444,31 +380,26 @@ class Operations:
         )
         if durability is not None:
             request.durability = durability.removeprefix("group")
-        return read(
-            results.Topic,
-            (yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)).topic,
-        )
+        return read(results.Topic, (yield from self._ask(request, pb.UpdateTopicResponse)).topic)
 
     @operation
     def delete_topic(self, name: str) -> Talk[None]:
         """Delete a topic and stop serving its messages."""
-        yield from self._ask(
-            "DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name)), pb.DeleteTopicResponse
-        )
+        yield from self._ask(pb.DeleteTopicRequest(topic=name_of(name)), pb.DeleteTopicResponse)
 
     # -- consumer groups
 
     @operation
     def groups(self) -> Talk[tuple[results.ConsumerGroup, ...]]:
         """All consumer groups."""
-        answer = yield from self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+        answer = yield from self._ask(pb.ListGroupsRequest(), pb.ListGroupsResponse)
         return read_all(results.ConsumerGroup, answer.groups)
 
     @operation
     def group(self, name: str) -> Talk[results.ConsumerGroup]:
         """One consumer group and its progress in each queue."""
         answer = yield from self._ask(
-            "DescribeGroup", pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse
+            pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse
         )
         return read(results.ConsumerGroup, answer.group)
 
@@ -492,8 +423,7 @@ class Operations:
         if backoff is not None:
             request.backoff.CopyFrom(_backoff(backoff))
         return read(
-            results.ConsumerGroup,
-            (yield from self._ask("CreateGroup", request, pb.CreateGroupResponse)).group,
+            results.ConsumerGroup, (yield from self._ask(request, pb.CreateGroupResponse)).group
         )
 
     @operation
@@ -517,16 +447,13 @@ class Operations:
             )
         )
         return read(
-            results.ConsumerGroup,
-            (yield from self._ask("UpdateGroup", request, pb.UpdateGroupResponse)).group,
+            results.ConsumerGroup, (yield from self._ask(request, pb.UpdateGroupResponse)).group
         )
 
     @operation
     def delete_group(self, name: str) -> Talk[None]:
         """Delete a consumer group and its progress."""
-        yield from self._ask(
-            "DeleteGroup", pb.DeleteGroupRequest(group=name_of(name)), pb.DeleteGroupResponse
-        )
+        yield from self._ask(pb.DeleteGroupRequest(group=name_of(name)), pb.DeleteGroupResponse)
 
     @operation
     def lag(self, group: str, *, topic: str | None = None) -> Talk[tuple[results.TopicLag, ...]]:
@@ -536,8 +463,7 @@ class Operations:
             group=name_of(group), topic=None if topic is None else name_of(topic)
         )
         return read_all(
-            results.TopicLag,
-            (yield from self._ask("GroupLag", request, pb.GroupLagResponse)).topics,
+            results.TopicLag, (yield from self._ask(request, pb.GroupLagResponse)).topics
         )
 
     @operation
@@ -555,8 +481,7 @@ class Operations:
             group=name_of(group), topic=name_of(topic), queue=queue, **_place(to)
         )
         return read_all(
-            results.Cursor,
-            (yield from self._ask("ResetGroup", request, pb.ResetGroupResponse)).queues,
+            results.Cursor, (yield from self._ask(request, pb.ResetGroupResponse)).queues
         )
 
     @operation
@@ -589,9 +514,7 @@ class Operations:
         request = pb.PeekRequest(
             topic=name_of(topic), queue=queue, max=min(limit, PAGE), **_place(start)
         )
-        return read_all(
-            results.Message, (yield from self._ask("Peek", request, pb.PeekResponse)).messages
-        )
+        return read_all(results.Message, (yield from self._ask(request, pb.PeekResponse)).messages)
 
     @operation
     def query(
@@ -606,24 +529,19 @@ class Operations:
     ) -> Talk[results.Found]:
         """Up to `limit` messages: by key or id, newest first; otherwise by store time, oldest
         first."""
-        request = pb.QueryRequest(topic=name_of(topic), key=key, message_id=message_id)
-        for side, moment in (("begin_ms", since), ("end_ms", until)):
-            if moment is not None:
-                setattr(request, side, _ms(moment))
-        found: list[results.Message] = []
+        request = pb.QueryRequest(
+            topic=name_of(topic), key=key, message_id=message_id, **_between(since, until)
+        )
         lagging: dict[str, results.IndexProgress] = {}
-        while len(found) < limit:
-            request.max = min(limit - len(found), PAGE)
-            page = yield from self._ask("Query", request, pb.QueryResponse)
-            found += read_all(results.Message, page.messages)
-            lagging |= {
-                progress.broker_group: read(results.IndexProgress, progress)
-                for progress in page.lagging
-            }
-            request.after = page.next
-            if not page.next:
-                break
-        return results.Found(tuple(found), tuple(lagging.values()))
+
+        def note(page: pb.QueryResponse) -> None:
+            for progress in page.lagging:
+                lagging[progress.broker_group] = read(results.IndexProgress, progress)
+
+        found = yield from self._listed(
+            results.Message, request, pb.QueryResponse, "messages", limit, note
+        )
+        return results.Found(found, tuple(lagging.values()))
 
     @operation
     def detail(self, message: results.Message) -> Talk[results.MessageDetail]:
@@ -639,8 +557,7 @@ class Operations:
         )
         request.group_queue, request.offset = message.group_queue, message.offset
         return read(
-            results.MessageDetail,
-            (yield from self._ask("MessageDetail", request, pb.MessageDetailResponse)),
+            results.MessageDetail, (yield from self._ask(request, pb.MessageDetailResponse))
         )
 
     @operation
@@ -649,7 +566,7 @@ class Operations:
         request = pb.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
         events: list[results.TraceEvent] = []
         while True:
-            page = yield from self._ask("TraceMessage", request, pb.TraceMessageResponse)
+            page = yield from self._ask(request, pb.TraceMessageResponse)
             events += read_all(results.TraceEvent, page.events)
             if not page.next:
                 return tuple(events)
@@ -667,8 +584,7 @@ class Operations:
             topic=None if topic is None else name_of(topic),
         )
         return read(
-            results.Explanation,
-            (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)),
+            results.Explanation, (yield from self._ask(request, pb.WhyNotDeliveredResponse))
         )
 
     # -- dead letters
@@ -681,7 +597,7 @@ class Operations:
         request = pb.CountDeadLettersRequest(group=None if group is None else name_of(group))
         return read_all(
             results.DeadLetterCount,
-            (yield from self._ask("CountDeadLetters", request, pb.CountDeadLettersResponse)).groups,
+            (yield from self._ask(request, pb.CountDeadLettersResponse)).groups,
         )
 
     @operation
@@ -699,20 +615,17 @@ class Operations:
         """Up to `limit` dead letters of a consumer group, oldest first within each broker group.
         `settled`: also those that were resent or purged."""
         request = pb.ListDeadLettersRequest(
-            group=name_of(group), message_ids=message_ids, settled=settled, bodies=bodies
+            group=name_of(group),
+            message_ids=message_ids,
+            settled=settled,
+            bodies=bodies,
+            **_between(since, until),
         )
-        for side, moment in (("begin_ms", since), ("end_ms", until)):
-            if moment is not None:
-                setattr(request, side, _ms(moment))
-        found: list[results.DeadLetter] = []
-        while len(found) < limit:
-            request.max = min(limit - len(found), PAGE)
-            page = yield from self._ask("ListDeadLetters", request, pb.ListDeadLettersResponse)
-            found += read_all(results.DeadLetter, page.letters)
-            request.after = page.next
-            if not page.next:
-                break
-        return tuple(found[:limit])
+        return (
+            yield from self._listed(
+                results.DeadLetter, request, pb.ListDeadLettersResponse, "letters", limit
+            )
+        )
 
     @operation
     def resend_dead_letters(
@@ -743,9 +656,7 @@ class Operations:
                 for letter in letters[at : at + BATCH]
             ]
             request = pb.SettleDeadLettersRequest(group=name_of(group), how=how, letters=places)
-            states += (
-                yield from self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)
-            ).states
+            states += (yield from self._ask(request, pb.SettleDeadLettersResponse)).states
         return tuple(states)
 
     # -- messages that wait
@@ -763,19 +674,14 @@ class Operations:
     ) -> Talk[tuple[results.WaitingMessage, ...]]:
         """Up to `limit` messages of a topic that are not visible yet: delayed messages, or half
         messages of undecided transactions."""
-        request = pb.ListWaitingRequest(topic=name_of(topic), kind=kind, message_ids=message_ids)
-        for side, moment in (("begin_ms", since), ("end_ms", until)):
-            if moment is not None:
-                setattr(request, side, _ms(moment))
-        found: list[results.WaitingMessage] = []
-        while len(found) < limit:
-            request.max = min(limit - len(found), PAGE)
-            page = yield from self._ask("ListWaiting", request, pb.ListWaitingResponse)
-            found += read_all(results.WaitingMessage, page.messages)
-            request.after = page.next
-            if not page.next:
-                break
-        return tuple(found)
+        request = pb.ListWaitingRequest(
+            topic=name_of(topic), kind=kind, message_ids=message_ids, **_between(since, until)
+        )
+        return (
+            yield from self._listed(
+                results.WaitingMessage, request, pb.ListWaitingResponse, "messages", limit
+            )
+        )
 
     @operation
     def cancel_waiting(
@@ -798,9 +704,7 @@ class Operations:
                     offset=place.offset,
                     message_id=place.message_id,
                 )
-            states += (
-                yield from self._ask("CancelWaiting", request, pb.CancelWaitingResponse)
-            ).states
+            states += (yield from self._ask(request, pb.CancelWaitingResponse)).states
         return tuple(states)
 
     # -- users
@@ -809,16 +713,13 @@ class Operations:
     def users(self) -> Talk[tuple[results.User, ...]]:
         """All users and roles."""
         return read_all(
-            results.User,
-            (yield from self._ask("ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse)).users,
+            results.User, (yield from self._ask(pb.ListUsersRequest(), pb.ListUsersResponse)).users
         )
 
     @operation
     def user(self, name: str) -> Talk[results.User]:
         """One user, with the permissions of its own and of its roles."""
-        answer = yield from self._ask(
-            "ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse
-        )
+        answer = yield from self._ask(pb.ListUsersRequest(name=name), pb.ListUsersResponse)
         return read(results.User, answer.users[0])
 
     @operation
@@ -837,9 +738,7 @@ class Operations:
         request = pb.CreateUserRequest(
             name=name, secret_key=secret_key or "", grants=grants, roles=roles
         )
-        return read(
-            results.User, (yield from self._ask("CreateUser", request, pb.CreateUserResponse)).user
-        )
+        return read(results.User, (yield from self._ask(request, pb.CreateUserResponse)).user)
 
     @operation
     def change_user(
@@ -861,18 +760,18 @@ class Operations:
             name=name, grant=grant, revoke=revoke, give_roles=give_roles, take_roles=take_roles
         )
         request.secret_key, request.end_former_secret = secret_key or "", end_former_secret
-        return read(
-            results.User, (yield from self._ask("ChangeUser", request, pb.ChangeUserResponse)).user
-        )
+        return read(results.User, (yield from self._ask(request, pb.ChangeUserResponse)).user)
 
     @operation
     def delete_user(self, name: str) -> Talk[None]:
         """Delete a user or a role."""
-        yield from self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
+        yield from self._ask(pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
 
 
 class Admin(Operations):
     """Administration that blocks until the cluster answers. Thread-safe, as its connection is."""
+
+    connection: Connection
 
     def __init__(self, connection: Connection) -> None:
         """Raises BadArgument for anything but a Connection."""
@@ -881,6 +780,8 @@ class Admin(Operations):
 
 class AsyncAdmin(Operations):
     """Administration for event loops; every operation is awaited."""
+
+    connection: AsyncConnection
 
     def __init__(self, connection: AsyncConnection) -> None:
         """Raises BadArgument for anything but an AsyncConnection."""
@@ -898,6 +799,14 @@ def _place(place: Place) -> dict[str, Any]:
     if isinstance(place, datetime):
         return {"store_ms": _ms(place)}
     return {"offset": place} if isinstance(place, int) else {place: True}
+
+
+def _between(since: datetime | None, until: datetime | None) -> dict[str, Any]:
+    """The fields of a request that bound a time."""
+    return {
+        side: None if moment is None else _ms(moment)
+        for side, moment in (("begin_ms", since), ("end_ms", until))
+    }
 
 
 def _ms(moment: datetime) -> int:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ledgermq.client.api.admin_calls import PAGE, AdminCalls
+from ledgermq.client import results
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import BATCH, PAGE, pages
+from ledgermq.client.api.reading import name_of, read_all
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.token_bucket import TokenBucket
-
-BATCH = 100
-"""The most letters of one call that settles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +30,12 @@ class Selection:
     begin_ms: int | None = None
     end_ms: int | None = None
 
-    def request(
-        self, group: pb.Name, *, settled: bool = False, bodies: bool = False
-    ) -> pb.ListDeadLettersRequest:
-        return pb.ListDeadLettersRequest(
-            group=group,
-            message_ids=self.message_ids,
-            begin_ms=self.begin_ms,
-            end_ms=self.end_ms,
-            settled=settled,
-            bodies=bodies,
-            max=PAGE,
-        )
-
 
 class Letters:
-    """The dead letters of one consumer group. `lagging`: broker groups whose key index did not have
-    all ids yet."""
+    """The dead letters of one consumer group, `name` or `namespace@name`. `lagging`: broker groups
+    whose key index did not have all ids yet."""
 
-    def __init__(self, admin: AdminCalls, group: pb.Name) -> None:
+    def __init__(self, admin: Admin, group: str) -> None:
         self._admin = admin
         self._group = group
         self.lagging: set[str] = set()
@@ -57,14 +44,18 @@ class Letters:
         self, selection: Selection, *, settled: bool = False, bodies: bool = False
     ) -> Iterator[pb.DeadLetter]:
         """The letters, page by page."""
-        request = selection.request(self._group, settled=settled, bodies=bodies)
-        while True:
-            page = self._admin.list_dead_letters(request)
+        request = pb.ListDeadLettersRequest(
+            group=name_of(self._group),
+            message_ids=selection.message_ids,
+            begin_ms=selection.begin_ms,
+            end_ms=selection.end_ms,
+            settled=settled,
+            bodies=bodies,
+            max=PAGE,
+        )
+        for page in pages(self._admin.connection, request, pb.ListDeadLettersResponse):
             self.lagging |= {progress.broker_group for progress in page.lagging}
             yield from page.letters
-            if not page.next:
-                return
-            request.after = page.next
 
     def settled(
         self,
@@ -76,25 +67,15 @@ class Letters:
         now: Callable[[], float] = time.monotonic,
     ) -> Iterator[Counter[str]]:
         """Settle letters, at most `rate` in a second, and yield after each batch how many are in
-        which state."""
+        which state. `how`: resent or purged."""
+        settle = (
+            self._admin.resend_dead_letters if how == "resent" else self._admin.purge_dead_letters
+        )
         size = BATCH if rate is None else max(1, min(BATCH, int(rate)))
         bucket = None if rate is None else TokenBucket(rate, size)
         remaining = iter(letters)
-        while batch := list(islice(remaining, size)):
+        while batch := read_all(results.DeadLetter, islice(remaining, size)):
             if bucket is not None:
                 sleep(bucket.wait(now(), len(batch)))
                 bucket.take(len(batch), now())
-            yield Counter(self._settle(batch, how))
-
-    def _settle(self, batch: Sequence[pb.DeadLetter], how: str) -> list[str]:
-        places = [
-            pb.DeadLetterPlace(
-                broker_group=letter.message.broker_group, offset=letter.message.offset
-            )
-            for letter in batch
-        ]
-        return list(
-            self._admin.settle_dead_letters(
-                pb.SettleDeadLettersRequest(group=self._group, how=how, letters=places)
-            ).states
-        )
+            yield Counter(settle(self._group, batch))

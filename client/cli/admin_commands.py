@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     DURATION,
@@ -25,7 +26,8 @@ from ledgermq.client.cli.commands import (
     namespace_option,
 )
 from ledgermq.client.errors import BadArgument, Unreachable
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.names import parse_stored, stored_name
 
 SHORTEST_WATCH_S = 0.1
 GROUPS_ASKED = 100
@@ -96,12 +98,12 @@ def status(
             raise BadArgument("--wait and --watch exclude each other", "give one of them")
         if every_s < SHORTEST_WATCH_S:
             raise BadArgument("--every is too short", "give at least 100ms")
-        watch_status(AdminCalls(connection), every_s, exact, as_json)
+        watch_status(connection, every_s, exact, as_json)
         return
     end = time.monotonic() + wait_s
     while True:
         try:
-            answer = AdminCalls(connection).cluster_status()
+            answer = _state(connection)
         except Unreachable as error:
             if time.monotonic() < end:
                 continue
@@ -122,14 +124,14 @@ def status(
         raise SystemExit(1)
 
 
-def watch_status(admin: AdminCalls, every_s: float, exact: bool, as_json: bool) -> None:
+def watch_status(connection: Connection, every_s: float, exact: bool, as_json: bool) -> None:
     """Show the state of the cluster until Ctrl-C, also while no node answers."""
     clear = "\x1b[H\x1b[2J\x1b[3J" if sys.stdout.isatty() and not as_json else ""
     with suppress(KeyboardInterrupt):
         while True:
             began = time.monotonic()
             try:
-                answer = admin.cluster_status()
+                answer = _state(connection)
             except Unreachable as error:
                 print(
                     f"{clear}{datetime.now(UTC):%H:%M:%S} UTC: {error}", file=sys.stderr, flush=True
@@ -144,7 +146,11 @@ def watch_status(admin: AdminCalls, every_s: float, exact: bool, as_json: bool) 
             time.sleep(max(0.0, began + every_s - time.monotonic()))
 
 
-def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
+def _state(connection: Connection) -> pb.ClusterStatusResponse:
+    return ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+
+
+def healthy(answer: pb.ClusterStatusResponse, strict: bool) -> bool:
     """Whether every group has a leader and a quorum; with `strict` also every node is up and every
     replica has the leader's commit index."""
     if (
@@ -227,10 +233,15 @@ def topic_create(
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
-    given = durability.removeprefix("group")
-    answer = AdminCalls(connection).create_topic(
-        name, kind, queues, permission, namespace, durability=given, dedup_ms=round(dedup_s * 1000)
+    request = pb.CreateTopicRequest(
+        topic=pb.Name(namespace=namespace, name=name),
+        kind=kind,
+        queues=queues,
+        permission=permission,
+        durability=durability.removeprefix("group"),
+        dedup_ms=round(dedup_s * 1000),
     )
+    answer = ask(connection, request, pb.CreateTopicResponse)
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
@@ -293,17 +304,15 @@ def topic_update(
             "there is nothing to change",
             "give --queues, --add-group, --permission, --durability or --dedup",
         )
-    given = None if durability is None else durability.removeprefix("group")
-    dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
-    answer = AdminCalls(connection).update_topic(
-        name,
-        queues,
-        permission,
-        namespace,
-        durability=given,
-        dedup_ms=dedup_ms,
+    request = pb.UpdateTopicRequest(
+        topic=pb.Name(namespace=namespace, name=name),
+        queues=queues,
+        permission=permission,
+        durability=None if durability is None else durability.removeprefix("group"),
+        dedup_ms=None if dedup_s is None else round(dedup_s * 1000),
         add_group=add_group,
     )
+    answer = ask(connection, request, pb.UpdateTopicResponse)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:
@@ -319,7 +328,7 @@ def topic_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq topic list --json
     """
-    answer = AdminCalls(connection).list_topics()
+    answer = ask(connection, pb.ListTopicsRequest(), pb.ListTopicsResponse)
     if as_json:
         render.print_json(topics=[render.topic_json(t) for t in answer.topics])
     else:
@@ -337,7 +346,8 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq topic describe orders
     """
-    found = AdminCalls(connection).describe_topic(name, namespace).topic
+    request = pb.DescribeTopicRequest(topic=pb.Name(namespace=namespace, name=name))
+    found = ask(connection, request, pb.DescribeTopicResponse).topic
     if as_json:
         render.print_json(**render.topic_detail_json(found))
         return
@@ -368,26 +378,24 @@ def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     \b
     Example: ledgermq topic delete orders --yes
     """
-    admin = AdminCalls(connection)
+    admin = Admin(connection)
     if not yes and sys.stdin.isatty() and (readers := _readers(admin, name, namespace)):
         print(
             f"consumer groups that lose their positions in it: {', '.join(readers)}",
             file=sys.stderr,
         )
     confirmed(f"deleting the topic {name}", yes)
-    admin.delete_topic(name, namespace)
+    admin.delete_topic(stored_name(namespace, name))
     print(f"deleted: {name}")
 
 
-def _readers(admin: AdminCalls, topic: str, namespace: str) -> list[str]:
+def _readers(admin: Admin, topic: str, namespace: str) -> list[str]:
     """The consumer groups that have read a topic, of the first hundred of its namespace."""
-    groups = [
-        group.group.name
-        for group in admin.list_groups().groups
-        if group.group.namespace == namespace
-    ][:GROUPS_ASKED]
+    names = [parse_stored(group.name) for group in admin.groups()]
+    groups = [name for within, name in names if within == namespace][:GROUPS_ASKED]
+    read = stored_name(namespace, topic)
     return [
         group
         for group in groups
-        if any(one.topic.name == topic for one in admin.group_lag(group, None, namespace).topics)
+        if any(one.topic == read for one in admin.lag(stored_name(namespace, group)))
     ]

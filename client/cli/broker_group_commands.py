@@ -7,25 +7,26 @@ as it is, and the same command continues it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
+from ledgermq.client.api.changes import transferred
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, json_option
-from ledgermq.client.errors import BadArgument, ClusterError, Refused, Stopped
+from ledgermq.client.cli.commands import (
+    Meter,
+    carried_out,
+    cluster_command,
+    confirmed,
+    json_option,
+)
+from ledgermq.client.errors import BadArgument, ClusterError, Stopped
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.status import Code
 
-ASK_AGAIN_S = 0.3
 MOVE_REPLICA, MOVE_LEADER = "move-replica", "move-leader"
-
-A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
 
 
 @click.group("broker-group")
@@ -98,24 +99,25 @@ def add(
             "--replicas names no node", "write for instance --replicas n1,n2,n3, or leave it out"
         )
     request = pb.AddBrokerGroupRequest(name=name, replicas=nodes, count=count or 0, settings=given)
-    admin = AdminCalls(connection)
-    began = answer = admin.add_broker_group(request)
-    if not answer.done and not no_wait:
-        with Meter(f"broker group {name} begins", None) as meter:
-            answer = _followed(
-                connection,
-                name,
-                answer,
-                lambda: admin.add_broker_group(request),
-                lambda _: meter.show(0),
-            )
+    created = False
+    with Meter(f"broker group {name} begins", None, shown=not no_wait) as meter:
+
+        def show(found: pb.AddBrokerGroupResponse) -> None:
+            nonlocal created
+            created |= found.created
+            meter.show(0)
+
+        answer = carried_out(
+            connection, request, pb.AddBrokerGroupResponse, name, show, no_wait=no_wait
+        )
+    created |= answer.created
     placed = sorted(answer.replicas)
     if as_json:
         waits = answer.waits_for or None
         preferred = answer.preferred or None
         render.print_json(
             group=name,
-            created=began.created,
+            created=created,
             done=answer.done,
             waits_for=waits,
             replicas=placed,
@@ -124,7 +126,7 @@ def add(
     else:
         state = f"; waits for: {answer.waits_for}" if not answer.done else ""
         print(
-            f"{'created' if began.created else 'exists already, with these settings'}: {name} on"
+            f"{'created' if created else 'exists already, with these settings'}: {name} on"
             f" {', '.join(placed)}{state}"
         )
 
@@ -151,7 +153,8 @@ def list_groups(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 answered; 3 no node answers.
     """
-    groups = AdminCalls(connection).list_broker_groups().groups
+    request = pb.ListBrokerGroupsRequest()
+    groups = ask(connection, request, pb.ListBrokerGroupsResponse).groups
     if as_json:
         render.print_json(groups=[_group_json(found) for found in groups])
         return
@@ -283,55 +286,23 @@ def _command(request: pb.MoveReplicaRequest) -> str:
 def _moved(
     connection: Connection, request: pb.MoveReplicaRequest, *, no_wait: bool = False
 ) -> pb.MoveReplicaResponse:
-    admin = AdminCalls(connection)
-    answer = admin.move_replica(request)
-    if answer.done or no_wait:
-        return answer
     most = 0
-    with Meter(
-        f"entries of {request.broker_group} that {request.to_node} has caught up with", None
-    ) as meter:
+    what = f"entries of {request.broker_group} that {request.to_node} has caught up with"
+    with Meter(what, None, shown=not no_wait) as meter:
 
         def show(found: pb.MoveReplicaResponse) -> None:
             nonlocal most
-            if found.HasField("progress") and found.progress.HasField("lag_entries"):
-                most = max(most, found.progress.lag_entries)
-                seconds = (
-                    found.progress.seconds_left if found.progress.HasField("seconds_left") else None
-                )
-                meter.expect(most or None, seconds)
-                meter.show(most - found.progress.lag_entries)
-            else:
+            if not found.HasField("progress") or not found.progress.HasField("lag_entries"):
                 meter.show(0)
+                return
+            most = max(most, found.progress.lag_entries)
+            meter.expect(most or None, render.known(found.progress, "seconds_left"))
+            meter.show(most - found.progress.lag_entries)
 
-        return _followed(
-            connection, request.broker_group, answer, lambda: admin.move_replica(request), show
+        group = request.broker_group
+        return carried_out(
+            connection, request, pb.MoveReplicaResponse, group, show, no_wait=no_wait
         )
-
-
-def _followed(
-    connection: Connection, what: str, answer: A, ask: Callable[[], A], show: Callable[[A], None]
-) -> A:
-    """Repeat `ask` until the change is complete, or until it made no progress for the connection's
-    timeout."""
-    moved, former = time.monotonic(), ""
-    while not answer.done:
-        show(answer)
-        if answer.waits_for != former:
-            moved, former = time.monotonic(), answer.waits_for
-        elif time.monotonic() - moved > connection.timeout_s:
-            stuck = (
-                f"{what}: no progress for {connection.timeout_s:g} s; it waits for:"
-                f" {answer.waits_for}"
-            )
-            raise Refused(
-                Code.PRECONDITION_FAILED,
-                stuck,
-                "remove the cause, then run the same command again: it continues the change",
-            )
-        time.sleep(ASK_AGAIN_S)
-        answer = ask()
-    return answer
 
 
 @click.command("rebalance")
@@ -355,8 +326,7 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
     Exit status: 0 balanced, or the plan was shown; 3 no leader; 4 a step was refused; 130
     interrupted, completed steps stay.
     """
-    admin = AdminCalls(connection)
-    plan = admin.plan_rebalance()
+    plan = ask(connection, pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)
     if not as_json:
         for number, step in enumerate(plan.steps, 1):
             print(f"{number}. {step_words(step)}: {step.reason}")
@@ -367,7 +337,7 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
         confirmed(f"moving this ({len(plan.steps)} steps)", yes)
         for step in plan.steps:
             try:
-                take(connection, admin, step)
+                take(connection, step)
             except KeyboardInterrupt:
                 raise _stopped(plan, taken, step) from None
             except ClusterError as error:
@@ -411,28 +381,20 @@ def _request(step: pb.RebalanceStep) -> pb.MoveReplicaRequest:
     )
 
 
-def take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> None:
+def take(connection: Connection, step: pb.RebalanceStep) -> None:
     """Carry a step of a rebalance out. Raises Refused without progress for the connection's
     timeout."""
+    group, to = step.broker_group, step.to_node
     if step.kind == MOVE_REPLICA:
         _moved(connection, _request(step))
     elif step.kind == MOVE_LEADER:
-        admin.prefer_leader(step.broker_group, step.to_node)
-        end = time.monotonic() + connection.timeout_s
-        while not (answer := admin.transfer_leadership(step.broker_group, step.to_node)).done:
-            if time.monotonic() >= end:
-                what = (
-                    f"{step.to_node} does not lead {step.broker_group} yet: it lacks"
-                    f" {answer.lag_entries} entries on its disk"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "leadership moves once it has caught up; or run rebalance again later",
-                )
+        preference = pb.PreferLeaderRequest(broker_group=group, node=to)
+        ask(connection, preference, pb.PreferLeaderResponse)
+        remedy = "leadership moves once it has caught up; or run rebalance again later"
+        connection.carry_out(transferred(connection, group, to, remedy))
     else:
-        grow = {step.broker_group: step.queues}
-        admin.update_topic(step.topic.name, None, None, step.topic.namespace, grow=grow)
+        request = pb.UpdateTopicRequest(topic=step.topic, grow={group: step.queues})
+        ask(connection, request, pb.UpdateTopicResponse)
 
 
 def step_words(step: pb.RebalanceStep) -> str:

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.reading import name_of
 from ledgermq.client.cli.commands import DURATION, SIZE, cluster_command, exact_option, json_option
 from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
 from ledgermq.client.plans.health import (
@@ -26,7 +27,6 @@ from ledgermq.client.plans.health import (
     worst,
 )
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.names import parse_stored
 
 
 class Plugin(click.Command):
@@ -131,16 +131,14 @@ def check(
         raise BadArgument(
             "limits of lag and age have no meaning without a consumer group", "add --group GROUP"
         )
-    admin = AdminCalls(connection)
-    status = admin.cluster_status()
+    status = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
     found = of_cluster(status, disk_warning, disk_critical, exact=exact)
     numbers = {
         "nodes_up": sum(node.up for node in status.nodes),
         "leaders": sum(group.HasField("leader") for group in status.groups),
     }
     for name in groups:
-        namespace, plain = parse_stored(name)
-        lag = admin.group_lag(plain, None, namespace)
+        lag = ask(connection, pb.GroupLagRequest(group=name_of(name)), pb.GroupLagResponse)
         found += of_consumer_group(name, lag, messages, age_ms, exact=exact)
         if found[-1].severity != Severity.UNKNOWN:
             numbers[f"lag {name}"], numbers[f"age {name}"] = lag_of(lag)

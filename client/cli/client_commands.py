@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import cluster_command, exact_option, json_option
 from ledgermq.client.errors import Incomplete
@@ -55,7 +55,7 @@ def list_clients(
 
     Exit status: 0 answered; 2 some nodes did not answer; 3 no node answers.
     """
-    answer = AdminCalls(connection).list_clients()
+    answer = ask(connection, pb.ListClientsRequest(), pb.ListClientsResponse)
     wanted = [
         c
         for c in answer.clients

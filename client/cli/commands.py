@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from google.protobuf.message import Message
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -28,6 +29,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from ledgermq.client.api.changes import Change, followed
 from ledgermq.client.api.connection import DEFAULT_ENDPOINTS, Connection
 from ledgermq.client.cli import contexts
 from ledgermq.client.errors import BadArgument, Stopped
@@ -375,3 +377,22 @@ def confirmed(what: str, yes: bool) -> None:
     if not click.confirm(f"{what}?", err=True):
         click.echo("nothing was changed", err=True)
         raise SystemExit(ExitCode.FAILED)
+
+
+def carried_out(
+    connection: Connection,
+    request: Message,
+    response: type[Change],
+    subject: str,
+    show: Callable[[Change], object],
+    *,
+    no_wait: bool = False,
+) -> Change:
+    """Take the steps of a change until it is done, or with `no_wait` the first one; `show` gets
+    each answer that is not the last. Raises Refused without progress for the connection's
+    timeout."""
+    remedy = "remove the cause, then run the same command again: it continues the change"
+    wait_s = 0 if no_wait else None
+    return connection.carry_out(
+        followed(connection, request, response, subject, remedy, heard=show, wait_s=wait_s)
+    )

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     DURATION,
@@ -29,6 +29,7 @@ from ledgermq.client.cli.message_commands import opened
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.messages import data_files
 from ledgermq.client.messages.receiving import BATCH, SQL_PREFIX, Receiver
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 
 
@@ -185,19 +186,19 @@ def _may_stream(connection: Connection, topic: str, group: str, namespace: str) 
 
     progress: list[Progress] | None
     try:
-        progress = progress_of(
-            AdminCalls(connection).describe_group(group, namespace), topic, namespace
-        )
+        request = pb.DescribeGroupRequest(group=pb.Name(namespace=namespace, name=group))
+        described = ask(connection, request, pb.DescribeGroupResponse)
+        progress = progress_of(described, topic, namespace)
     except Refused as error:
         # An unknown group has no progress. If the caller may not read the group, only its committed
         # offsets tell.
         progress = [] if error.code == Code.CONSUMER_GROUP_NOT_FOUND else None
 
-    async def ask() -> bool:
+    async def judged() -> bool:
         async with LogConnection(timeout_s=connection.timeout_s, **connection.options) as log:
             return await by_offsets(log, topic, group, namespace, progress)
 
-    return asyncio.run(ask())
+    return asyncio.run(judged())
 
 
 async def _stream(

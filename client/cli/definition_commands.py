@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.aside import Aside
 from ledgermq.client.cli.commands import (
@@ -73,7 +73,7 @@ def export(connection: Connection, path: Path | None, only: tuple[str, ...]) -> 
     Exit status: 0 done; 3 no answer; 4 refused; 64 the file exists or cannot be written. After an
     error there is no file.
     """
-    text = definitions.dump(definitions.read(AdminCalls(connection), _sections(only)))
+    text = definitions.dump(definitions.read(Admin(connection), _sections(only)))
     if path is None:
         print(text, end="")
         return
@@ -147,7 +147,7 @@ def import_definitions(
     wanted = {
         name: ones for name, ones in definitions.parse(text).items() if name in _sections(only)
     }
-    admin = AdminCalls(connection)
+    admin = Admin(connection)
     steps = definitions.plan(definitions.read(admin, wanted), wanted)
     left = [step for step in steps if step.sign == "!"]
     doing = [step for step in steps if step.sign != "!"]
@@ -185,7 +185,7 @@ def _sections(only: tuple[str, ...]) -> list[str]:
     return [name.replace("-", "_") for name in only] or list(SECTIONS)
 
 
-def _apply(admin: AdminCalls, steps: list[Step], secrets_path: Path | None, yes: bool) -> None:
+def _apply(admin: Admin, steps: list[Step], secrets_path: Path | None, yes: bool) -> None:
     new_users = [
         step
         for step in steps
@@ -194,6 +194,8 @@ def _apply(admin: AdminCalls, steps: list[Step], secrets_path: Path | None, yes:
     if new_users and secrets_path is None:
         what = f"{len(new_users)} users are to be created, and their secrets are shown nowhere else"
         raise BadArgument(what, "give --secrets FILE, or leave the users out with --only")
+    if new_users:
+        admin.connection.guard_secret()
     changes = sum(step.sign == "~" for step in steps)
     if changes:
         confirmed(f"changing {changes} objects that exist", yes)

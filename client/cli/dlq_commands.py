@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.letters import Letters, Selection
 from ledgermq.client.cli.commands import (
@@ -40,8 +41,8 @@ class Chosen(NamedTuple):
     """What the options of a command select. `group` None: every consumer group that has dead
     letters."""
 
-    admin: AdminCalls
-    group: pb.Name | None
+    admin: Admin
+    group: str | None
     selection: Selection
     whole: bool
     """Whether no condition narrows the letters of a group."""
@@ -51,18 +52,15 @@ class Chosen(NamedTuple):
         names = (
             [self.group]
             if self.group is not None
-            else [count.group for count in self.admin.count_dead_letters().groups]
+            else [count.group for count in self.admin.dead_letter_counts()]
         )
         for name in names:
-            yield stored_name(name.namespace, name.name), Letters(self.admin, name)
+            yield name, Letters(self.admin, name)
 
     @property
     def words(self) -> str:
         what = "all dead letters" if self.whole else "the selected dead letters"
-        return (
-            f"{what} of"
-            f" {'every consumer group' if self.group is None else stored_name(self.group.namespace, self.group.name)}"
-        )
+        return f"{what} of {'every consumer group' if self.group is None else self.group}"
 
 
 def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,14 +98,10 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
             raise BadArgument(
                 "no dead letters are selected", "give --group, --id, --time-range or --all"
             )
-        begin_ms, end_ms = (
-            (None, None)
-            if time_range is None
-            else time_range_ms(time_range, time.time_ns() // 1_000_000)
-        )
-        group = None if group_name is None else name_of(group_name, namespace)
+        begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
+        group = None if group_name is None else stored_name(namespace, group_name)
         selection = Selection(message_ids, begin_ms, end_ms)
-        return command(Chosen(AdminCalls(connection), group, selection, not narrowed), **options)
+        return command(Chosen(Admin(connection), group, selection, not narrowed), **options)
 
     return with_selection
 
@@ -173,18 +167,15 @@ def dlq_list(
       ledgermq dlq list
       ledgermq dlq list --group billing --time-range -1h.. --json
     """
-    admin = AdminCalls(connection)
     if group_name is None:
         if time_range is not None or settled:
             raise BadArgument("letters are listed for one consumer group", "give --group")
-        _show_counts(admin.count_dead_letters(), as_json)
+        counts = ask(connection, pb.CountDeadLettersRequest(), pb.CountDeadLettersResponse)
+        _show_counts(counts, as_json)
         return
-    begin_ms, end_ms = (
-        (None, None)
-        if time_range is None
-        else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    )
-    found = Letters(admin, name_of(group_name, namespace)).listed(
+    begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
+    name = stored_name(namespace, group_name)
+    found = Letters(Admin(connection), name).listed(
         Selection((), begin_ms, end_ms), settled=settled
     )
     rows = []
@@ -205,7 +196,7 @@ def dlq_list(
             "letter",
             "tries",
         ]
-        title = f"dead letters of {stored_name(namespace, group_name)}"
+        title = f"dead letters of {name}"
         render.print_table(title, [*columns, "bytes" if exact else "size"], rows)
 
 
@@ -232,7 +223,8 @@ def dlq_show(
     Exit status: 0 done; 4 the group has no dead letter with this id; 2 INCOMPLETE: the newest
     letters are not indexed yet.
     """
-    letters = Letters(AdminCalls(connection), name_of(group_name, namespace))
+    group = stored_name(namespace, group_name)
+    letters = Letters(Admin(connection), group)
     count = 0
     for letter in letters.listed(Selection((message_id,)), settled=True, bodies=True):
         count += 1
@@ -258,12 +250,11 @@ def dlq_show(
         render.times_text(letter.message, stored="given up")
     _require_indexed(letters)
     if not count:
-        name = stored_name(namespace, group_name)
-        what = f"consumer group {name} has no dead letter with the id {message_id}"
+        what = f"consumer group {group} has no dead letter with the id {message_id}"
         raise Refused(
             MESSAGE_NOT_FOUND,
             what,
-            f"check the id and the group, or see: ledgermq dlq list --group {name}",
+            f"check the id and the group, or see: ledgermq dlq list --group {group}",
         )
 
 

@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import pages
 from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.reading import name_of
 from ledgermq.client.cli.commands import cluster_command, json_option, namespace_option
 from ledgermq.client.errors import Refused
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code
 
 NOT_THERE = frozenset({"not-found", "expired"})
@@ -60,20 +63,12 @@ def why_not_delivered(
 
     Exit status: 0 answered; 4 no message has the id.
     """
-    request = admin_pb2.WhyNotDeliveredRequest(
-        message_id=message_id, group=name_of(group_name, namespace)
+    answer = Admin(connection).why_not_delivered(
+        message_id,
+        stored_name(namespace, group_name),
+        topic=None if topic_name is None else stored_name(namespace, topic_name),
     )
-    if topic_name is not None:
-        request.topic.CopyFrom(name_of(topic_name, namespace))
-    answer = AdminCalls(connection).why_not_delivered(request)
-    if as_json:
-        render.print_json(
-            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
-        )
-    else:
-        print(answer.answer)
-        for line in answer.evidence:
-            print(f"  {line}")
+    render.explanation(answer, as_json)
     if answer.reason in NOT_THERE:
         raise Refused(
             Code.MESSAGE_NOT_FOUND,
@@ -82,10 +77,11 @@ def why_not_delivered(
         )
 
 
-def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_json: bool) -> None:
+def show_trace(connection: Connection, topic: str, message_id: str, as_json: bool) -> None:
     """Print every event of a message that the log still holds, in log order: one line, or one JSON
     object, per event."""
-    for page in admin.trace_pages(topic, message_id):
+    request = pb.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
+    for page in pages(connection, request, pb.TraceMessageResponse):
         for event in page.events:
             fields = event_fields(event)
             if as_json:
@@ -104,7 +100,7 @@ def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_jso
                 )
 
 
-def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:
+def event_fields(event: pb.TraceEvent) -> dict[str, object]:
     """One event in the form of the JSON output."""
     return {
         "store_ms": event.store_ms,

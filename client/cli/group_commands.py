@@ -7,13 +7,16 @@ only the result.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client import render, results
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.reading import read
 from ledgermq.client.cli.commands import (
     cluster_command,
     confirmed,
@@ -24,8 +27,10 @@ from ledgermq.client.cli.commands import (
 )
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.names import parse_stored, stored_name
 from ledgermq.proto.records.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
+from ledgermq.proto.types import Backoff
 
 
 @click.group()
@@ -40,19 +45,17 @@ def group() -> None:
     """
 
 
-class BackoffType(click.ParamType[admin_pb2.Backoff]):
-    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without
+class BackoffType(click.ParamType[Backoff]):
+    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a backoff without
     values."""
 
     name = "backoff"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> admin_pb2.Backoff:
-        if value == "default":
-            return admin_pb2.Backoff()
+    ) -> Backoff:
         try:
-            return admin_pb2.Backoff(**backoff_fields(parse_backoff(str(value))))
+            return Backoff() if value == "default" else parse_backoff(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -87,7 +90,7 @@ def group_create(
     name: str,
     max_attempts: int,
     fifo: bool,
-    backoff: admin_pb2.Backoff | None,
+    backoff: Backoff | None,
     lite_topic: str,
     broadcast: bool,
     namespace: str,
@@ -101,20 +104,21 @@ def group_create(
       ledgermq group create billing
       ledgermq group create ledger --fifo --max-attempts 5 --backoff 1s,5s,30s
     """
-    answer = AdminCalls(connection).create_group(
-        name,
-        max_attempts,
-        namespace,
+    request = pb.CreateGroupRequest(
+        group=pb.Name(namespace=namespace, name=name),
+        max_attempts=max_attempts,
         fifo=fifo,
-        backoff=backoff,
+        backoff=None if backoff is None else pb.Backoff(**backoff_fields(backoff)),
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
+    answer = ask(connection, request, pb.CreateGroupResponse)
+    found = read(results.ConsumerGroup, answer.group)
     if as_json:
-        render.print_json(created=answer.created, **render.group_json(answer.group))
+        render.print_json(created=answer.created, **render.group_json(found))
     else:
         done = "created" if answer.created else "exists already, with these settings"
-        print(f"{done}: {name} ({render.group_words(answer.group)})")
+        print(f"{done}: {name} ({render.group_words(found)})")
 
 
 @group.command("update")
@@ -140,7 +144,7 @@ def group_update(
     name: str,
     max_attempts: int | None,
     fifo: bool | None,
-    backoff: admin_pb2.Backoff | None,
+    backoff: Backoff | None,
     lite_topic: str | None,
     broadcast: bool | None,
     namespace: str,
@@ -155,19 +159,18 @@ def group_update(
         raise BadArgument(
             "there is nothing to change", "give a setting, see: ledgermq group update --help"
         )
-    request = admin_pb2.UpdateGroupRequest(
-        group=name_of(name, namespace),
+    found = Admin(connection).update_group(
+        stored_name(namespace, name),
         max_attempts=max_attempts,
         fifo=fifo,
         backoff=backoff,
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = AdminCalls(connection).update_group(request)
     if as_json:
-        render.print_json(**render.group_json(answer.group))
+        render.print_json(**render.group_json(found))
     else:
-        print(f"updated: {name} ({render.group_words(answer.group)})")
+        print(f"updated: {name} ({render.group_words(found)})")
 
 
 @group.command("list")
@@ -180,20 +183,15 @@ def group_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq group list
     """
-    answer = AdminCalls(connection).list_groups()
+    groups = Admin(connection).groups()
     if as_json:
-        render.print_json(groups=[render.group_json(g) for g in answer.groups])
+        render.print_json(groups=[render.group_json(g) for g in groups])
         return
-    rows = [
-        [
-            g.group.namespace or "-",
-            g.group.name,
-            render.group_words(g),
-            "yes" if g.configured else "no",
-            render.known(g, "clients"),
-        ]
-        for g in answer.groups
-    ]
+    rows = []
+    for g in groups:
+        namespace, name = parse_stored(g.name)
+        configured = "yes" if g.configured else "no"
+        rows.append([namespace or "-", name, render.group_words(g), configured, g.clients])
     render.print_table(
         "consumer groups", ["namespace", "group", "settings", "configured", "clients"], rows
     )
@@ -210,20 +208,21 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq group describe billing --json
     """
-    found = AdminCalls(connection).describe_group(name, namespace).group
+    found = Admin(connection).group(stored_name(namespace, name))
     if as_json:
         render.print_json(**render.group_json(found))
         return
-    print(
-        f"{name}: {render.group_words(found)}, clients"
-        f" {found.clients if found.HasField('clients') else '?'}"
-    )
+    clients = "?" if found.clients is None else found.clients
+    print(f"{name}: {render.group_words(found)}, clients {clients}")
     rows = [
         [
-            q.topic.name,
-            render.known(q, "queue"),
+            parse_stored(q.topic)[1],
+            q.queue,
             q.broker_group,
-            *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset")),
+            q.cursor,
+            q.leased,
+            q.lag,
+            q.max_offset,
         ]
         for q in found.queues
     ]
@@ -244,7 +243,7 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     Example: ledgermq group delete billing --yes
     """
     confirmed(f"deleting the consumer group {name}", yes)
-    AdminCalls(connection).delete_group(name, namespace)
+    Admin(connection).delete_group(stored_name(namespace, name))
     print(f"deleted: {name}")
 
 
@@ -277,7 +276,10 @@ def group_lag(
 
     Exit status: 0 done; 2 INCOMPLETE: a broker group has no leader, so its numbers are unknown.
     """
-    answer = AdminCalls(connection).group_lag(name, topic_name, namespace)
+    request = pb.GroupLagRequest(group=pb.Name(namespace=namespace, name=name))
+    if topic_name is not None:
+        request.topic.CopyFrom(pb.Name(namespace=namespace, name=topic_name))
+    answer = ask(connection, request, pb.GroupLagResponse)
     if as_json:
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
@@ -329,15 +331,18 @@ def group_reset(
       ledgermq group reset billing --topic orders --to -1h --yes
       ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
     """
-    request = admin_pb2.ResetGroupRequest(
-        group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue
+    request = pb.ResetGroupRequest(
+        group=pb.Name(namespace=namespace, name=name),
+        topic=pb.Name(namespace=namespace, name=topic_name),
+        queue=queue,
     )
     setattr(request, *place(where, time.time_ns() // 1_000_000))
     if request.HasField("offset") and queue is None:
         remedy = "give --queue as well, or a time as 1700000000000ms"
         raise BadArgument("an offset means a different message in every queue", remedy)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
+    answer = ask(connection, request, pb.ResetGroupResponse)
+    _show_reset(name, topic_name, answer.queues, as_json)
 
 
 @group.command("skip")
@@ -381,9 +386,10 @@ def group_skip(
       ledgermq group skip billing --topic orders --queue 3
       ledgermq group skip billing --topic orders --queue 3 --count 10 --yes
     """
-    lag = AdminCalls(connection).group_lag(name, topic_name, namespace)
-    found = [q for t in lag.topics for q in t.queues if q.queue == queue]
-    if not found or not found[0].HasField("cursor"):
+    admin, group = Admin(connection), stored_name(namespace, name)
+    topic = stored_name(namespace, topic_name)
+    found = [q for t in admin.lag(group, topic=topic) for q in t.queues if q.queue == queue]
+    if not found or found[0].cursor is None:
         raise BadArgument(
             f"queue {queue} of topic {topic_name} is unknown", "see: ledgermq group lag " + name
         )
@@ -393,26 +399,23 @@ def group_skip(
         f" {topic_name}",
         yes,
     )
-    request = admin_pb2.ResetGroupRequest(
-        group=name_of(name, namespace),
-        topic=name_of(topic_name, namespace),
-        queue=queue,
-        offset=offset,
-    )
     remedy = (
         f"see where it is (ledgermq group lag {name}): the same command would skip further messages"
     )
     with told_if_interrupted(
         lambda: f"the consumer group {name} may have moved to offset {offset}", remedy
     ):
-        answer = AdminCalls(connection).reset_group(request)
-    _show_reset(name, topic_name, answer, as_json)
+        cursors = admin.reset(group, topic, offset, queue=queue)
+    _show_reset(name, topic_name, cursors, as_json)
 
 
 def _show_reset(
-    name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool
+    name: str,
+    topic_name: str,
+    cursors: Iterable[pb.QueueCursor | results.Cursor],
+    as_json: bool,
 ) -> None:
-    rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in answer.queues]
+    rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in cursors]
     if as_json:
         names = ("queue", "broker_group", "group_queue", "cursor")
         render.print_json(

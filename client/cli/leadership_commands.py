@@ -5,17 +5,18 @@ Only argument parsing, progress and exit statuses live here.
 
 from __future__ import annotations
 
-import time
+from contextlib import ExitStack
 
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
+from ledgermq.client.api.changes import transferred
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, json_option
-from ledgermq.client.errors import Refused
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
-from ledgermq.proto.status import Code
 
 LAST_MAX = 64
 
@@ -37,24 +38,20 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
     Exit status: 0 it leads; 3 the group has no leader; 4 refused, with the reason, or not caught up
     within --timeout.
     """
-    admin = AdminCalls(connection)
-    end = time.monotonic() + connection.timeout_s
-    answer = admin.transfer_leadership(group, to)
-    behind = answer.lag_entries
-    with Meter(f"entries that {to} has caught up with", behind or None) as meter:
-        while not answer.done:
-            if time.monotonic() >= end:
-                what = (
-                    f"{to} does not lead {group} yet: it lacks {answer.lag_entries} entries on its"
-                    " disk"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "wait until it has caught up (ledgermq status), or use a longer --timeout",
-                )
+    remedy = "wait until it has caught up (ledgermq status), or use a longer --timeout"
+    behind = 0
+    meter: Meter | None = None
+    with ExitStack() as stack:
+
+        def show(answer: pb.TransferLeadershipResponse) -> None:
+            nonlocal behind, meter
+            if meter is None:
+                behind = answer.lag_entries
+                progress = Meter(f"entries that {to} has caught up with", behind or None)
+                meter = stack.enter_context(progress)
             meter.show(max(0, behind - answer.lag_entries))
-            answer = admin.transfer_leadership(group, to)
+
+        connection.carry_out(transferred(connection, group, to, remedy, heard=show))
     if as_json:
         render.print_json(group=group, leader=to)
     else:
@@ -83,17 +80,17 @@ def begin_time_epoch(connection: Connection, group: str, yes: bool, as_json: boo
     Exit status: 0 begun; 3 the group has no leader; 4 refused, with the reason: store times are not
     ahead, or the feature level is too low.
     """
-    admin = AdminCalls(connection)
-    found = next((one for one in admin.cluster_status().groups if one.group == group), None)
-    ahead = found is not None and found.HasField("store_time_ahead_ms")
-    if found is not None and ahead:
+    groups = Admin(connection).status().groups
+    found = next((one for one in groups if one.name == group), None)
+    if found is not None and found.store_time_ahead_ms is not None:
         by = units.duration_words(found.store_time_ahead_ms)
         confirmed(
             f"The newest store time of {group} is {by} ahead of its leader's clock. Begin a time"
             " epoch",
             yes,
         )
-    answer = admin.begin_time_epoch(group)
+    request = pb.BeginTimeEpochRequest(broker_group=group)
+    answer = ask(connection, request, pb.BeginTimeEpochResponse)
     if as_json:
         render.print_json(group=group, before_ms=answer.before_ms, ms=answer.ms)
     else:
@@ -125,12 +122,4 @@ def why_leader_moved(connection: Connection, group: str, last: int, as_json: boo
 
     Exit status: 0 answered; 4 there is no such broker group.
     """
-    answer = AdminCalls(connection).leadership_history(group, last)
-    if as_json:
-        render.print_json(
-            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
-        )
-        return
-    print(answer.answer)
-    for line in answer.evidence:
-        print(f"  {line}")
+    render.explanation(Admin(connection).why_leader_moved(group, last=last), as_json)

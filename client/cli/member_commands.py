@@ -15,10 +15,12 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
+from ledgermq.client.api.changes import ASK_AGAIN_S
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     Meter,
+    carried_out,
     cluster_command,
     confirmed,
     json_option,
@@ -32,7 +34,6 @@ from ledgermq.proto.status import Code
 from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_of
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
-ASK_AGAIN_S = 0.3
 _FOUR_PORTS = re.compile(
     r"(?P<client>.+:\d+):(?P<peer>\d+):(?P<controller>\d+):(?P<http>\d+)", re.ASCII
 )
@@ -313,11 +314,10 @@ def drain(connection: Connection, node: str, as_json: bool) -> None:
 
     Exit status: 0 NODE can stop; 3 no node answers; 4 not within --timeout, with the reasons.
     """
-    admin = AdminCalls(connection)
     end = time.monotonic() + connection.timeout_s
     moved: dict[str, str] = {}
     with Meter(f"leaderships handed over by {node}", None) as meter:
-        while (found := _drain_step(admin, node, moved)).waits or found.transfers:
+        while (found := _drain_step(connection, node, moved)).waits or found.transfers:
             if time.monotonic() >= end:
                 reasons = [
                     *found.waits,
@@ -342,17 +342,19 @@ def drain(connection: Connection, node: str, as_json: bool) -> None:
     print(f"{node} can stop")
 
 
-def _drain_step(admin: AdminCalls, node: str, moved: dict[str, str]) -> draining.Drain:
+def _drain_step(connection: Connection, node: str, moved: dict[str, str]) -> draining.Drain:
     """Ask for every transfer that is possible now, and note those that are done. Raises Refused if
     there is no such node."""
-    status, members = admin.cluster_status(), admin.list_members().members
+    status = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+    members = ask(connection, pb.ListMembersRequest(), pb.ListMembersResponse).members
     known = sorted({node_of(member.node) for member in members})
     if node not in known:
         raise Refused(Code.NOT_FOUND, f"there is no node {node}", f"name one of {', '.join(known)}")
     found = draining.plan(status, members, node)
     for group, to in found.transfers.items():
         try:
-            if admin.transfer_leadership(group, to).done:
+            request = pb.TransferLeadershipRequest(broker_group=group, to=to)
+            if ask(connection, request, pb.TransferLeadershipResponse).done:
                 moved[group] = to
         except Refused as refusal:
             found.waits.append(f"broker group {group}: {refusal.what}")
@@ -403,7 +405,7 @@ def list_members(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 answered; 3 no node answers.
     """
-    members = AdminCalls(connection).list_members().members
+    members = ask(connection, pb.ListMembersRequest(), pb.ListMembersResponse).members
     if as_json:
         render.print_json(members=[_as_json(found) for found in members])
         return
@@ -449,7 +451,8 @@ def show(
 
     Exit status: 0 answered; 3 no node answers; 4 there is no such node, or it does not answer.
     """
-    found = AdminCalls(connection).describe_node(node, log_lines, configuration=configuration)
+    request = pb.DescribeNodeRequest(node=node, log_lines=log_lines, configuration=configuration)
+    found = ask(connection, request, pb.DescribeNodeResponse)
     configured = json.loads(found.configuration) if found.HasField("configuration") else None
     known = {name: getattr(found, name) if found.HasField(name) else None for name in _OF_PROCESS}
     if as_json:
@@ -551,12 +554,21 @@ def _carry_out(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Repeat the request until the change is complete, or until it made no progress for the
-    connection's timeout."""
-    admin = AdminCalls(connection)
-    answer = admin.change_member(request)
-    if not answer.done and not no_wait:
-        answer = _followed(connection, admin, request, answer)
+    """Make the change, and say how far it is."""
+    most = 0
+    with Meter(f"entries that {request.node} has caught up with", None, shown=not no_wait) as meter:
+
+        def show(answer: pb.ChangeMemberResponse) -> None:
+            nonlocal most
+            lag = sum(row.lag_entries for row in answer.groups)
+            most = max(most, lag)
+            left = [row.seconds_left for row in answer.groups if row.HasField("seconds_left")]
+            meter.expect(most or None, max(left, default=None))
+            meter.show(most - lag)
+
+        answer = carried_out(
+            connection, request, pb.ChangeMemberResponse, request.node, show, no_wait=no_wait
+        )
     if as_json:
         waits = answer.waits_for or None
         render.print_json(
@@ -569,40 +581,3 @@ def _carry_out(
         print(f"{request.node} {end}")
     else:
         print(f"{request.node}: under way; waits for: {answer.waits_for}")
-
-
-def _followed(
-    connection: Connection,
-    admin: AdminCalls,
-    request: pb.ChangeMemberRequest,
-    answer: pb.ChangeMemberResponse,
-) -> pb.ChangeMemberResponse:
-    most = 0
-    moved, former = time.monotonic(), ""
-    with Meter(f"entries that {request.node} has caught up with", None) as meter:
-        while not answer.done:
-            lag = sum(row.lag_entries for row in answer.groups)
-            most = max(most, lag)
-            meter.expect(
-                most or None,
-                max(
-                    (row.seconds_left for row in answer.groups if row.HasField("seconds_left")),
-                    default=None,
-                ),
-            )
-            meter.show(most - lag)
-            if answer.waits_for != former:
-                moved, former = time.monotonic(), answer.waits_for
-            elif time.monotonic() - moved > connection.timeout_s:
-                what = (
-                    f"{request.node}: no progress for {connection.timeout_s:g} s; it waits for:"
-                    f" {answer.waits_for}"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "remove the cause, then run the same command again: it continues the change",
-                )
-            time.sleep(ASK_AGAIN_S)
-            answer = admin.change_member(request)
-    return answer

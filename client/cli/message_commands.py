@@ -14,7 +14,7 @@ from typing import IO, cast
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import PAGE, AdminCalls, name_of
+from ledgermq.client.api.admin_requests import PAGE, ask, pages
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     DURATION,
@@ -39,7 +39,8 @@ from ledgermq.client.messages.send_files import (
 )
 from ledgermq.client.messages.sending import WINDOW, Outgoing, Sender, SendSummary
 from ledgermq.client.moments import moment_ms, place, time_range_ms
-from ledgermq.proto import admin_pb2, units
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto import units
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import ExitCode
@@ -398,9 +399,11 @@ def peek(
       ledgermq peek --topic orders --from -1h
       ledgermq peek --topic orders --queue 3 --from 1200 --json
     """
-    request = admin_pb2.PeekRequest(topic=name_of(topic_name, namespace), queue=queue, max=limit)
+    request = pb.PeekRequest(
+        topic=pb.Name(namespace=namespace, name=topic_name), queue=queue, max=limit
+    )
     setattr(request, *place(start, time.time_ns() // 1_000_000))
-    for message in peek_pages(AdminCalls(connection), request, limit):
+    for message in peek_pages(connection, request, limit):
         if as_json:
             render.print_json(**render.peeked_json(message))
         else:
@@ -408,26 +411,25 @@ def peek(
 
 
 def peek_pages(
-    admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int
-) -> Iterator[admin_pb2.PeekedMessage]:
+    connection: Connection, request: pb.PeekRequest, limit: int
+) -> Iterator[pb.PeekedMessage]:
     """Up to `limit` messages. A number that fits one answer is read from all queues at once; more,
     or a single queue, page by page."""
     if not request.HasField("queue") and limit > PAGE and request.WhichOneof("from") != "latest":
-        left = limit
-        for queue in admin.describe_topic(
-            request.topic.name, request.topic.namespace
-        ).topic.queue_list:
-            one = admin_pb2.PeekRequest()
+        left, description = limit, pb.DescribeTopicRequest(topic=request.topic)
+        topic = ask(connection, description, pb.DescribeTopicResponse).topic
+        for queue in topic.queue_list:
+            one = pb.PeekRequest()
             one.CopyFrom(request)
             one.queue = queue.queue
-            for message in peek_pages(admin, one, left) if left else ():
+            for message in peek_pages(connection, one, left) if left else ():
                 left -= 1
                 yield message
         return
     left = limit
     while left > 0:
         request.max = min(left, PAGE)
-        page = admin.peek(request).messages
+        page = ask(connection, request, pb.PeekResponse).messages
         yield from page
         left -= len(page)
         if not page or not request.HasField("queue") or request.WhichOneof("from") == "latest":
@@ -505,29 +507,28 @@ def query(
     if trace:
         if message_id is None:
             raise BadArgument("--trace needs a message", "give its --id")
-        show_trace(AdminCalls(connection), name_of(topic_name, namespace), message_id, as_json)
+        show_trace(connection, stored_name(namespace, topic_name), message_id, as_json)
         return
-    begin_ms, end_ms = (
-        (None, None)
-        if time_range is None
-        else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    )
-    request = admin_pb2.QueryRequest(
-        topic=name_of(topic_name, namespace),
+    begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
+    request = pb.QueryRequest(
+        topic=pb.Name(namespace=namespace, name=topic_name),
         key=key,
         message_id=message_id,
         begin_ms=begin_ms,
         end_ms=end_ms,
+        max=min(limit, PAGE),
     )
-    admin = AdminCalls(connection)
     wants_detail = message_id is not None if detail is None else detail
     count = 0
-    lagging: dict[str, admin_pb2.IndexProgress] = {}
-    for page in admin.query_pages(request, limit):
+    lagging: dict[str, pb.IndexProgress] = {}
+    for page in pages(connection, request, pb.QueryResponse):
         lagging |= {progress.broker_group: progress for progress in page.lagging}
         count += len(page.messages)
         for message in page.messages:
-            show_found(admin, message, wants_detail, exact, as_json)
+            show_found(connection, message, wants_detail, exact, as_json)
+        if count >= limit:
+            break
+        request.max = min(limit - count, PAGE)
     if lagging:
         far = ", ".join(
             f"{p.broker_group} to entry {p.indexed_to} of {p.applied_to}" for p in lagging.values()
@@ -545,15 +546,15 @@ def query(
 
 
 def show_found(
-    admin: AdminCalls,
-    message: admin_pb2.PeekedMessage,
+    connection: Connection,
+    message: pb.PeekedMessage,
     wants_detail: bool,
     exact: bool,
     as_json: bool,
 ) -> None:
     """Print one message that a query found."""
     if wants_detail and not message.HasField("delayed_until_ms"):
-        detail = admin.message_detail(message)
+        detail = detail_of(connection, message)
         if as_json:
             render.print_json(**render.detail_json(message, detail))
         else:
@@ -562,3 +563,14 @@ def show_found(
         render.print_json(**render.peeked_json(message))
     else:
         render.message_text(message)
+
+
+def detail_of(connection: Connection, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
+    """Where a message found by a query is stored, and what each consumer group has done with it."""
+    request = pb.MessageDetailRequest(
+        topic=message.topic,
+        broker_group=message.broker_group,
+        group_queue=message.group_queue,
+        offset=message.offset,
+    )
+    return ask(connection, request, pb.MessageDetailResponse)

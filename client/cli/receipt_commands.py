@@ -14,11 +14,12 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import Meter, cluster_command, json_option
 from ledgermq.client.errors import Incomplete
 from ledgermq.client.messages.receipts import Judged, judge
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import ExitCode
 
 FINDINGS_MAX = 1000
@@ -106,7 +107,7 @@ def rotate(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 changed; 3 no node answers; 4 refused.
     """
-    answer = AdminCalls(connection).rotate_receipt_key()
+    answer = ask(connection, pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse)
     if as_json:
         render.print_json(key_id=answer.key_id, keys=answer.keys)
     else:

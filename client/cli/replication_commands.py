@@ -6,19 +6,17 @@ Only argument parsing, questions, progress and exit statuses live here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
+from ledgermq.client.api.changes import ASK_AGAIN_S, until_done
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, json_option
 from ledgermq.client.errors import Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
-
-ASK_AGAIN_S = 0.2
 
 
 @click.command("elect")
@@ -49,15 +47,13 @@ def elect(
     Exit status: 0 it is master; 3 no controller quorum; 4 refused, with the reason, or it does not
     serve within --timeout.
     """
-    admin = AdminCalls(connection)
-    request = pb.ElectMasterRequest(broker_group=group, node=node, unclean=unclean)
+    request = pb.ElectMasterRequest(broker_group=group, node=node, unclean=unclean, preview=unclean)
     if unclean:
-        preview = pb.ElectMasterRequest()
-        preview.CopyFrom(request)
-        preview.preview = True
-        confirmed(f"{admin.elect_master(preview).loss}. Make {node} master of {group}?", yes)
-    answer = admin.elect_master(request)
-    _wait_for_master(connection, admin, group, node, answer.epoch)
+        loss = ask(connection, request, pb.ElectMasterResponse).loss
+        confirmed(f"{loss}. Make {node} master of {group}?", yes)
+        request.preview = False
+    answer = ask(connection, request, pb.ElectMasterResponse)
+    _wait_for_master(connection, group, node, answer.epoch)
     if as_json:
         lost = {
             "lost_entries": render.known(answer, "lost_entries"),
@@ -68,12 +64,10 @@ def elect(
         print(f"{node} is master of {group} in epoch {answer.epoch}: {answer.loss}")
 
 
-def _wait_for_master(
-    connection: Connection, admin: AdminCalls, group: str, node: str, epoch: int
-) -> None:
+def _wait_for_master(connection: Connection, group: str, node: str, epoch: int) -> None:
     end = time.monotonic() + connection.timeout_s
     while True:
-        found = next((item for item in admin.cluster_status().groups if item.group == group), None)
+        found = _group_now(connection, group)
         if found is not None and found.term >= epoch and found.HasField("leader"):
             return
         if time.monotonic() > end:
@@ -137,21 +131,39 @@ def replication(
     """
     if (to is None) is (min_in_sync is None):
         raise click.UsageError("give either --to or --min-in-sync")
-    admin = AdminCalls(connection)
-    if min_in_sync is not None and (former := _minimum_now(admin, group)) > min_in_sync:
+    found = None if min_in_sync is None else _group_now(connection, group)
+    # A group that is no HA group has none; the cluster refuses the change with the reason.
+    former = 0 if found is None else found.ha.min_in_sync
+    if min_in_sync is not None and former > min_in_sync:
         confirmed(
             f"acknowledging what only {min_in_sync} of the replicas of {group} have, instead of"
             f" {former},",
             yes,
         )
     towards = to or f"min_in_sync {min_in_sync}"
+    waited: list[str] = []
+    with Meter(f"{group}: steps towards {towards}", None, shown=not no_wait) as meter:
 
-    def ask() -> pb.ChangeReplicationResponse:
-        return admin.change_replication(group, to or "", min_in_sync)
+        def show(answer: pb.ChangeReplicationResponse) -> None:
+            if answer.waits_for not in waited[-1:]:
+                waited.append(answer.waits_for)
+                meter.show(len(waited))
 
-    answer = ask()
-    if not answer.done and not no_wait:
-        answer = _followed(connection, ask, group, towards, answer)
+        answer = connection.carry_out(
+            until_done(
+                connection,
+                pb.ChangeReplicationRequest(broker_group=group, to=to, min_in_sync=min_in_sync),
+                pb.ChangeReplicationResponse,
+                lambda answer: (
+                    f"{group}: no progress for {connection.timeout_s:g} s; it waits until"
+                    f" {answer.waits_for}"
+                ),
+                "bring all voters back (ledgermq status), then run the same command again",
+                news=lambda answer: answer.waits_for,
+                heard=show,
+                wait_s=0 if no_wait else None,
+            )
+        )
     if as_json:
         told = {
             "replication": answer.replication or None,
@@ -164,37 +176,7 @@ def replication(
         print(f"{group}: under way; waits until {answer.waits_for}")
 
 
-def _minimum_now(admin: AdminCalls, group: str) -> int:
-    """How many replicas of an HA group must be in sync; 0 if the group is none, which the cluster
-    then refuses with the reason."""
-    return next(
-        (item.ha.min_in_sync for item in admin.cluster_status().groups if item.group == group), 0
-    )
-
-
-def _followed(
-    connection: Connection,
-    ask: Callable[[], pb.ChangeReplicationResponse],
-    group: str,
-    to: str,
-    answer: pb.ChangeReplicationResponse,
-) -> pb.ChangeReplicationResponse:
-    moved, former, steps = time.monotonic(), "", 0
-    with Meter(f"{group}: steps towards {to}", None) as meter:
-        while not answer.done:
-            if answer.waits_for != former:
-                moved, former, steps = time.monotonic(), answer.waits_for, steps + 1
-                meter.show(steps)
-            elif time.monotonic() - moved > connection.timeout_s:
-                what = (
-                    f"{group}: no progress for {connection.timeout_s:g} s; it waits until"
-                    f" {answer.waits_for}"
-                )
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "bring all voters back (ledgermq status), then run the same command again",
-                )
-            time.sleep(ASK_AGAIN_S)
-            answer = ask()
-    return answer
+def _group_now(connection: Connection, group: str) -> pb.BrokerGroupInfo | None:
+    """A broker group as the cluster shows it."""
+    status = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+    return next((item for item in status.groups if item.group == group), None)

@@ -7,11 +7,12 @@ anew after every answer, so it can be ended and run again at any time.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.broker_group_commands import MOVE_LEADER, MOVE_REPLICA, step_words, take
 from ledgermq.client.cli.commands import Meter, confirmed, json_option, operator_command
@@ -148,7 +149,6 @@ class _Scaling:
         *,
         quiet: bool,
     ) -> None:
-        self._admin = AdminCalls(connection)
         self._connection = connection
         self._name, self._count, self._workers = name, count, workers
         self._template, self._advertised = template, advertised
@@ -157,15 +157,18 @@ class _Scaling:
         self.taken: list[str] = []
 
     def planned(self) -> scaling.Plan:
-        status, members = self._admin.cluster_status(), self._admin.list_members().members
+        status = ask(self._connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+        members = self._members()
         found = self._plan(scaling.facts(status, members))
-        # A node of an older release lists the broker groups only for users: ask only if there is
-        # something to do.
-        return (
-            self._plan(scaling.facts(status, members, self._admin.list_broker_groups().groups))
-            if found.steps
-            else found
-        )
+        if not found.steps:
+            # A node of an older release lists the broker groups only for users: ask only if there
+            # is something to do.
+            return found
+        groups = ask(self._connection, pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
+        return self._plan(scaling.facts(status, members, groups.groups))
+
+    def _members(self) -> Iterable[pb.MemberInfo]:
+        return ask(self._connection, pb.ListMembersRequest(), pb.ListMembersResponse).members
 
     def _plan(self, cluster: scaling.Cluster) -> scaling.Plan:
         return scaling.plan(
@@ -200,14 +203,13 @@ class _Scaling:
                 to_node=step.target,
                 abort=step.kind == "abort",
             )
-            moved = self._admin.move_replica(request)
+            moved = ask(self._connection, request, pb.MoveReplicaResponse)
             done, waits = moved.done, moved.waits_for
         else:
-            changed = self._admin.change_member(
-                pb.ChangeMemberRequest(
-                    kind=_KINDS[step.kind], node=step.node, addresses=self._of(step)
-                )
+            change = pb.ChangeMemberRequest(
+                kind=_KINDS[step.kind], node=step.node, addresses=self._of(step)
             )
+            changed = ask(self._connection, change, pb.ChangeMemberResponse)
             done, waits = changed.done, changed.waits_for
         if done:
             self._told(str(step))
@@ -245,9 +247,7 @@ class _Scaling:
         """Spread replicas and leaders over the members, while all of them are up. Queues of topics
         are left to `ledgermq rebalance`."""
         end = time.monotonic() + self._connection.timeout_s
-        while down := sorted(
-            info.node for info in self._admin.list_members().members if not info.up
-        ):
+        while down := sorted(info.node for info in self._members() if not info.up):
             if time.monotonic() >= end:
                 raise Refused(
                     Code.PRECONDITION_FAILED,
@@ -255,13 +255,12 @@ class _Scaling:
                     AGAIN,
                 )
             time.sleep(ASK_AGAIN_S)
-        while step := next(
-            (
-                step
-                for step in self._admin.plan_rebalance().steps
-                if step.kind in (MOVE_REPLICA, MOVE_LEADER)
-            ),
-            None,
-        ):
-            take(self._connection, self._admin, step)
+        request, kinds = pb.PlanRebalanceRequest(), (MOVE_REPLICA, MOVE_LEADER)
+        while steps := [
+            step
+            for step in ask(self._connection, request, pb.PlanRebalanceResponse).steps
+            if step.kind in kinds
+        ]:
+            step = steps[0]
+            take(self._connection, step)
             self._told(step_words(step))

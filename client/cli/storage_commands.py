@@ -11,11 +11,10 @@ from pathlib import PurePath
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import cluster_command, json_option
 from ledgermq.client.errors import BadArgument
-from ledgermq.proto import admin_pb2
 
 LOG_DIRECTORY = "dledger-"
 DATA = "data"
@@ -36,19 +35,12 @@ def why_kept(connection: Connection, file: str, as_json: bool) -> None:
 
     Exit status: 0 answered; 4 there is no such broker group.
     """
-    answer = AdminCalls(connection).why_kept(parse_file(file))
-    if as_json:
-        render.print_json(
-            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
-        )
-        return
-    print(answer.answer)
-    for line in answer.evidence:
-        print(f"  {line}")
+    broker_group, base, node = parse_file(file)
+    render.explanation(Admin(connection).why_kept(broker_group, base, node=node), as_json)
 
 
-def parse_file(file: str) -> admin_pb2.WhyKeptRequest:
-    """Parse FILE. Raises BadArgument."""
+def parse_file(file: str) -> tuple[str, int, str | None]:
+    """Parse FILE into the broker group, the base, and the node. Raises BadArgument."""
     parts = PurePath(file).parts
     name = parts[-1] if parts else ""
     if not (name.isascii() and name.isdigit()) or len(parts) < 2:
@@ -57,11 +49,9 @@ def parse_file(file: str) -> admin_pb2.WhyKeptRequest:
             "give the path of a file in a node's dledger-…/data, or GROUP/BASE",
         )
     if len(parts) >= 4 and parts[-2] == DATA and parts[-3].startswith(LOG_DIRECTORY):
-        return admin_pb2.WhyKeptRequest(
-            broker_group=parts[-4], base=int(name), node=parts[-3].removeprefix(LOG_DIRECTORY)
-        )
+        return parts[-4], int(name), parts[-3].removeprefix(LOG_DIRECTORY)
     if len(parts) == 2 and int(name) < 1 << 62:
-        return admin_pb2.WhyKeptRequest(broker_group=parts[0], base=int(name))
+        return parts[0], int(name), None
     raise BadArgument(
         f"{file!r} names no log file",
         "give the path of a file in a node's dledger-…/data, or GROUP/BASE",

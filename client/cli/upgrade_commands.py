@@ -11,10 +11,10 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.api.admin import Admin
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import cluster_command, confirmed, json_option
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import FIRST_LEVEL
 
 
@@ -41,7 +41,7 @@ def status(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 answered; 3 no node answers.
     """
-    found = AdminCalls(connection).cluster_status()
+    found = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
     nodes = [
         {
             "node": node.node,
@@ -100,7 +100,7 @@ def finish(connection: Connection, yes: bool, as_json: bool) -> None:
     Exit status: 0 done, or nothing to raise; 3 no node, or no controller quorum; 4 refused, with
     the reason, or no progress for --timeout.
     """
-    found = AdminCalls(connection).cluster_status()
+    found = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
     if in_the_way(found) or to_raise(found):
         confirmed(
             f"raising the cluster to feature level {highest(found)}, from which no node goes back"
@@ -119,32 +119,32 @@ def finish(connection: Connection, yes: bool, as_json: bool) -> None:
         )
 
 
-def level_of(found: admin_pb2.ClusterStatusResponse) -> int:
+def level_of(found: pb.ClusterStatusResponse) -> int:
     """The level of the cluster. A program that states none reads the first level."""
     return found.level or FIRST_LEVEL
 
 
-def highest(found: admin_pb2.ClusterStatusResponse) -> int:
+def highest(found: pb.ClusterStatusResponse) -> int:
     """The highest level that any node reads."""
     return max(
         (level for level in map(reads, found.nodes) if level is not None), default=FIRST_LEVEL
     )
 
 
-def to_raise(found: admin_pb2.ClusterStatusResponse) -> bool:
+def to_raise(found: pb.ClusterStatusResponse) -> bool:
     """Whether a broker group or the cluster may be below the highest level that a node reads."""
     return any((group.level or FIRST_LEVEL) < highest(found) for group in found.groups) or level_of(
         found
     ) < highest(found)
 
 
-def reads(node: admin_pb2.NodeInfo) -> int | None:
+def reads(node: pb.NodeInfo) -> int | None:
     """The highest level that a node reads; None if it does not answer. A program that states none
     reads the first level."""
     return (node.level_max or FIRST_LEVEL) if node.up else None
 
 
-def in_the_way(found: admin_pb2.ClusterStatusResponse) -> list[str]:
+def in_the_way(found: pb.ClusterStatusResponse) -> list[str]:
     """Why the cluster cannot go to the highest level that any of its nodes reads."""
     known = {node.node: reads(node) for node in found.nodes}
     most = highest(found)

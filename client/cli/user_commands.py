@@ -17,8 +17,9 @@ from typing import Any
 
 import click
 
-from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client import render, results
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import (
     confirmed,
@@ -28,7 +29,7 @@ from ledgermq.client.cli.commands import (
     told_if_interrupted,
 )
 from ledgermq.client.errors import BadArgument, ClusterError
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2 as pb
 
 SECRET_BYTES = 24
 AUTHENTICATION_OFF = (
@@ -158,7 +159,8 @@ def create(
     with told_if_interrupted(
         lambda: _may_be(name, "exist", made), f"see: ledgermq user describe {name}"
     ):
-        answer = AdminCalls(connection).create_user(name, secret, grants, roles)
+        request = pb.CreateUserRequest(name=name, secret_key=secret, grants=grants, roles=roles)
+        answer = ask(connection, request, pb.CreateUserResponse)
         open_to_all = accepts_unsigned_calls(connection, name)
     if open_to_all:
         print(AUTHENTICATION_OFF, file=sys.stderr)
@@ -199,7 +201,7 @@ def accepts_unsigned_calls(connection: Connection, name: str) -> bool:
         timeout_s=connection.timeout_s, **{**connection.options, "credentials": None}
     ) as unsigned:
         try:
-            AdminCalls(unsigned).list_users(name)
+            ask(unsigned, pb.ListUsersRequest(name=name), pb.ListUsersResponse)
         except ClusterError:
             return False
     return True
@@ -214,7 +216,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq user list
     """
-    found = AdminCalls(connection).list_users().users
+    found = Admin(connection).users()
     if as_json:
         render.print_json(users=[user_json(one) for one in found])
         return
@@ -240,11 +242,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
     \b
     Example: ledgermq user describe billing
     """
-    found = AdminCalls(connection).list_users(name).users[0]
-    if as_json:
-        render.print_json(**user_json(found))
-    else:
-        _print_user(found)
+    _show(Admin(connection).user(name), as_json)
 
 
 @user.command("grant")
@@ -260,9 +258,8 @@ def grant(
     \b
     Example: ledgermq user grant billing --publish invoices --group 'billing*'
     """
-    _change(
-        connection, admin_pb2.ChangeUserRequest(name=name, grant=grants, give_roles=roles), as_json
-    )
+    _require_something(grants, roles)
+    _show(Admin(connection).change_user(name, grant=grants, give_roles=roles), as_json)
 
 
 @user.command("revoke")
@@ -278,22 +275,16 @@ def revoke(
     \b
     Example: ledgermq user revoke billing --publish invoices
     """
-    _change(
-        connection, admin_pb2.ChangeUserRequest(name=name, revoke=grants, take_roles=roles), as_json
-    )
+    _require_something(grants, roles)
+    _show(Admin(connection).change_user(name, revoke=grants, take_roles=roles), as_json)
 
 
-def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_json: bool) -> None:
-    if not (request.grant or request.revoke or request.give_roles or request.take_roles):
+def _require_something(grants: list[str], roles: list[str]) -> None:
+    if not (grants or roles):
         raise BadArgument(
             "there is nothing to change",
             "name a permission (--publish, --subscribe, --group, --admin, …) or a --role",
         )
-    changed = AdminCalls(connection).change_user(request).user
-    if as_json:
-        render.print_json(**user_json(changed))
-    else:
-        _print_user(changed)
 
 
 @user.command("rotate")
@@ -319,11 +310,12 @@ def rotate(
         connection.guard_secret()
     secret = "" if end else _secret(secret_file)
     made = {"secret_key": secret} if secret and secret_file is None else {}
-    request = admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)
     with told_if_interrupted(
         lambda: _may_be(name, "be changed", made), f"see: ledgermq user describe {name}"
     ):
-        changed = AdminCalls(connection).change_user(request).user
+        changed = Admin(connection).change_user(
+            name, secret_key=secret or None, end_former_secret=end
+        )
     if as_json:
         render.print_json(**user_json(changed), **made)
         return
@@ -343,11 +335,11 @@ def delete(connection: Connection, name: str, yes: bool) -> None:
     Example: ledgermq user delete billing --yes
     """
     confirmed(f"deleting the user {name}", yes)
-    AdminCalls(connection).delete_user(name)
+    Admin(connection).delete_user(name)
     print(f"deleted: {name}")
 
 
-def user_json(one: admin_pb2.UserInfo) -> dict[str, Any]:
+def user_json(one: pb.UserInfo | results.User) -> dict[str, Any]:
     """A user in `--json`."""
     names = {"name": one.name, "role": one.role, "secrets": one.secrets}
     return {
@@ -358,7 +350,10 @@ def user_json(one: admin_pb2.UserInfo) -> dict[str, Any]:
     }
 
 
-def _print_user(one: admin_pb2.UserInfo) -> None:
+def _show(one: results.User, as_json: bool) -> None:
+    if as_json:
+        render.print_json(**user_json(one))
+        return
     print(
         f"{one.name}:"
         f" {'role' if one.role else f'user, {one.secrets} valid secret' + 's' * (one.secrets > 1)}"

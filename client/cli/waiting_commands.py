@@ -11,14 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from ledgermq.client import render
-from ledgermq.client.api.admin_calls import PAGE, AdminCalls, name_of
+from ledgermq.client import render, results
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import BATCH, PAGE, pages
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.api.letters import BATCH
+from ledgermq.client.api.reading import name_of, read_all
 from ledgermq.client.cli.commands import (
     Meter,
     cluster_command,
@@ -96,11 +97,8 @@ def waiting_list(
       ledgermq waiting list --topic reminders --kind delayed --json
       ledgermq waiting list --topic payments --kind half --time-range ..-1h
     """
-    rows = []
-    for found in islice(
-        _listed(AdminCalls(connection), _request(topic_name, namespace, kind, (), time_range)),
-        limit,
-    ):
+    topic, rows = stored_name(namespace, topic_name), []
+    for found in islice(_listed(connection, topic, kind, (), time_range), limit):
         if as_json:
             render.print_json(**_as_json(found))
         else:
@@ -125,9 +123,7 @@ def waiting_list(
             "waits at",
             "bytes" if exact else "size",
         ]
-        render.print_table(
-            f"{kind} messages of {stored_name(namespace, topic_name)}", columns, rows
-        )
+        render.print_table(f"{kind} messages of {topic}", columns, rows)
 
 
 @waiting.command("cancel")
@@ -148,7 +144,7 @@ def waiting_list(
 def waiting_cancel(
     connection: Connection,
     topic_name: str,
-    kind: str,
+    kind: Literal["delayed", "half"],
     message_ids: tuple[str, ...],
     time_range: str | None,
     everything: bool,
@@ -175,21 +171,19 @@ def waiting_cancel(
         raise BadArgument(
             "it is not clear which messages are meant", "give --id, --time-range, or only --all"
         )
+    topic = stored_name(namespace, topic_name)
     if not dry_run:
-        confirmed(
-            f"cancelling the selected {kind} messages of {stored_name(namespace, topic_name)}", yes
-        )
-    admin = AdminCalls(connection)
-    found = _listed(admin, _request(topic_name, namespace, kind, message_ids, time_range))
+        confirmed(f"cancelling the selected {kind} messages of {topic}", yes)
+    admin = Admin(connection)
+    found = _listed(connection, topic, kind, message_ids, time_range)
     total: Counter[str] = Counter()
     try:
         with Meter("cancelled", None) as meter:
-            while batch := [message.place for message in islice(found, BATCH)]:
-                request = pb.CancelWaitingRequest(
-                    topic=name_of(topic_name, namespace), kind=kind, messages=batch
-                )
+            while batch := read_all(results.WaitingMessage, islice(found, BATCH)):
                 total.update(
-                    ["waiting"] * len(batch) if dry_run else admin.cancel_waiting(request).states
+                    ["waiting"] * len(batch)
+                    if dry_run
+                    else admin.cancel_waiting(topic, kind, batch)
                 )
                 meter.show(total["cancelled"])
     except BaseException:  # Ctrl-C too: whatever ends the job, the operator learns how far it came
@@ -212,29 +206,25 @@ def waiting_cancel(
         raise SystemExit(ExitCode.FAILED)
 
 
-def _request(
-    topic: str, namespace: str, kind: str, message_ids: tuple[str, ...], time_range: str | None
-) -> pb.ListWaitingRequest:
-    begin_ms, end_ms = (
-        (None, None)
-        if time_range is None
-        else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    )
-    request = pb.ListWaitingRequest(
-        topic=name_of(topic, namespace), kind=kind, message_ids=message_ids, max=PAGE
-    )
-    request.MergeFrom(pb.ListWaitingRequest(begin_ms=begin_ms, end_ms=end_ms))
-    return request
-
-
-def _listed(admin: AdminCalls, request: pb.ListWaitingRequest) -> Iterator[pb.WaitingMessage]:
+def _listed(
+    connection: Connection,
+    topic: str,
+    kind: str,
+    message_ids: tuple[str, ...],
+    time_range: str | None,
+) -> Iterator[pb.WaitingMessage]:
     """The messages, page by page."""
-    while True:
-        page = admin.list_waiting(request)
-        yield from page.messages
-        if not page.next:
-            return
-        request.after = page.next
+    begin_ms, end_ms = time_range_ms(time_range, time.time_ns() // 1_000_000)
+    request = pb.ListWaitingRequest(
+        topic=name_of(topic),
+        kind=kind,
+        message_ids=message_ids,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        max=PAGE,
+    )
+    listing = pages(connection, request, pb.ListWaitingResponse)
+    return (message for page in listing for message in page.messages)
 
 
 def _as_json(found: pb.WaitingMessage) -> dict[str, Any]:

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import asdict
 
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.plans.definitions import (
     BrokerGroupDefinition,
     ConsumerGroupDefinition,
     Step,
     TopicDefinition,
     UserDefinition,
-    names_of,
 )
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
-from ledgermq.proto.records.group_config import backoff_fields, parse_backoff
+from ledgermq.proto.records.group_config import parse_backoff
+from ledgermq.proto.types import Backoff
 
 SECRET_BYTES = 24
 
 
-def apply(admin: AdminCalls, step: Step, keep_secret: Callable[[str, str], None]) -> None:
+def apply(admin: Admin, step: Step, keep_secret: Callable[[str, str], None]) -> None:
     """Apply one step that creates or changes. `keep_secret` stores the secret of a new user. Raises
     Unreachable or Refused."""
     wanted = step.wanted
@@ -40,87 +42,59 @@ def apply(admin: AdminCalls, step: Step, keep_secret: Callable[[str, str], None]
         _broker_group(admin, step, wanted)
 
 
-def _topic(admin: AdminCalls, step: Step, wanted: TopicDefinition) -> None:
-    name, namespace = names_of(wanted.name)
-    durability = wanted.durability.removeprefix("group")
-    dedup_ms = units.duration_ms(wanted.dedup)
-    assert dedup_ms is not None
-    if step.former is None:
-        admin.create_topic(
-            name,
-            wanted.kind,
-            wanted.queues,
-            wanted.permission,
-            namespace,
-            durability=durability,
-            dedup_ms=dedup_ms,
-        )
-        return
-    admin.update_topic(
-        name,
-        queues=wanted.queues if "queues" in step.changed else None,
-        permission=wanted.permission if "permission" in step.changed else None,
-        namespace=namespace,
-        durability=durability if "durability" in step.changed else None,
-        dedup_ms=dedup_ms if "dedup" in step.changed else None,
-    )
+def _topic(admin: Admin, step: Step, wanted: TopicDefinition) -> None:
+    settings = asdict(wanted)
+    name = settings.pop("name")
+    if step.former is not None:
+        settings = {key: settings[key] for key in step.changed}
+    if "dedup" in settings:
+        settings["dedup_ms"] = units.duration_ms(settings.pop("dedup"))
+    (admin.create_topic if step.former is None else admin.update_topic)(name, **settings)
 
 
-def _consumer_group(admin: AdminCalls, step: Step, wanted: ConsumerGroupDefinition) -> None:
-    name, namespace = names_of(wanted.name)
-    backoff = (
-        None
-        if wanted.backoff == "default"
-        else pb.Backoff(**backoff_fields(parse_backoff(wanted.backoff)))
-    )
-    if step.former is None:
-        admin.create_group(
-            name,
-            wanted.max_attempts,
-            namespace,
-            fifo=wanted.fifo,
-            backoff=backoff,
-            lite_topic=wanted.lite_topic,
-            broadcast=wanted.broadcast,
-        )
-        return
-    request = pb.UpdateGroupRequest(group=name_of(name, namespace))
-    for key in step.changed - {"backoff"}:
-        setattr(request, key, getattr(wanted, key))
-    if "backoff" in step.changed:
-        # A message without values stands for the default.
-        request.backoff.CopyFrom(backoff or pb.Backoff())
-    admin.update_group(request)
+def _consumer_group(admin: Admin, step: Step, wanted: ConsumerGroupDefinition) -> None:
+    settings = asdict(wanted)
+    name = settings.pop("name")
+    if step.former is not None:
+        settings = {key: settings[key] for key in step.changed}
+    if settings.get("backoff") == "default":
+        # A new group has the default; of another one, a backoff without values restores it.
+        settings["backoff"] = None if step.former is None else Backoff()
+    elif "backoff" in settings:
+        settings["backoff"] = parse_backoff(wanted.backoff)
+    (admin.create_group if step.former is None else admin.update_group)(name, **settings)
 
 
 def _user(
-    admin: AdminCalls, step: Step, wanted: UserDefinition, keep_secret: Callable[[str, str], None]
+    admin: Admin, step: Step, wanted: UserDefinition, keep_secret: Callable[[str, str], None]
 ) -> None:
     if step.former is None:
-        secret = "" if wanted.role else secrets.token_urlsafe(SECRET_BYTES)
-        if secret:
+        secret = None if wanted.role else secrets.token_urlsafe(SECRET_BYTES)
+        if secret is not None:
             keep_secret(wanted.name, secret)
-        admin.create_user(wanted.name, secret, wanted.grants, wanted.roles)
+        admin.create_user(wanted.name, secret, grants=wanted.grants, roles=wanted.roles)
         return
     assert isinstance(step.former, UserDefinition)
     grants, former_grants = set(wanted.grants), set(step.former.grants)
     roles, former_roles = set(wanted.roles), set(step.former.roles)
-    request = pb.ChangeUserRequest(
-        name=wanted.name,
+    admin.change_user(
+        wanted.name,
         grant=sorted(grants - former_grants),
         revoke=sorted(former_grants - grants),
+        give_roles=sorted(roles - former_roles),
+        take_roles=sorted(former_roles - roles),
     )
-    request.give_roles.extend(sorted(roles - former_roles))
-    request.take_roles.extend(sorted(former_roles - roles))
-    admin.change_user(request)
 
 
-def _broker_group(admin: AdminCalls, step: Step, wanted: BrokerGroupDefinition) -> None:
+def _broker_group(admin: Admin, step: Step, wanted: BrokerGroupDefinition) -> None:
     if step.former is None:
         settings = {**wanted.settings, "replication": wanted.replication}
-        admin.add_broker_group(
-            pb.AddBrokerGroupRequest(name=wanted.name, replicas=wanted.replicas, settings=settings)
+        ask(
+            admin.connection,
+            pb.AddBrokerGroupRequest(name=wanted.name, replicas=wanted.replicas, settings=settings),
+            pb.AddBrokerGroupResponse,
         )
     # An agreed preference: as a setting of the group, no later `rebalance` could change it.
     if wanted.preferred_leader:
-        admin.prefer_leader(wanted.name, wanted.preferred_leader)
+        request = pb.PreferLeaderRequest(broker_group=wanted.name, node=wanted.preferred_leader)
+        ask(admin.connection, request, pb.PreferLeaderResponse)

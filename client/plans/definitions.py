@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias
 
-from ledgermq.client import render
-from ledgermq.client.api.admin_calls import AdminCalls
-from ledgermq.client.api.reading import text_of
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.errors import BadArgument
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
 from ledgermq.proto.names import DLQ_PREFIX, RETRY_PREFIX, parse_stored
-from ledgermq.proto.records.group_config import parse_backoff
+from ledgermq.proto.records.group_config import backoff_words, parse_backoff
 
 VERSION = 1
 TOPIC_KINDS = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")
@@ -122,7 +122,7 @@ class Step:
         return f"{self.sign} {SINGULAR[self.section]} {self.wanted.name}: {self.text}"
 
 
-def read(admin: AdminCalls, sections: Iterable[str]) -> Definitions:
+def read(admin: Admin, sections: Iterable[str]) -> Definitions:
     """The definitions of the cluster, sorted by name. Raises Unreachable or Refused."""
     readers: dict[str, Callable[[], Iterable[Definition]]] = {
         "broker_groups": lambda: (
@@ -133,24 +133,26 @@ def read(admin: AdminCalls, sections: Iterable[str]) -> Definitions:
                 g.preferred,
                 dict(sorted(g.settings.items())),
             )
-            for g in admin.list_broker_groups().groups
+            for g in ask(
+                admin.connection, pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse
+            ).groups
         ),
         "topics": lambda: _topics(admin),
         "consumer_groups": lambda: (
             ConsumerGroupDefinition(
-                name=text_of(g.group),
-                max_attempts=g.max_attempts,
-                fifo=g.fifo,
-                broadcast=g.broadcast,
-                backoff=render.backoff_text(g) or "default",
-                lite_topic=g.lite_topic,
+                g.name,
+                g.max_attempts,
+                g.fifo,
+                g.broadcast,
+                "default" if g.backoff is None else backoff_words(g.backoff),
+                g.lite_topic or "",
             )
-            for g in admin.list_groups().groups
+            for g in admin.groups()
             if g.configured
         ),
         "users": lambda: (
             UserDefinition(u.name, u.role, tuple(sorted(u.grants)), tuple(sorted(u.roles)))
-            for u in admin.list_users().users
+            for u in admin.users()
         ),
     }
     return {
@@ -160,14 +162,12 @@ def read(admin: AdminCalls, sections: Iterable[str]) -> Definitions:
     }
 
 
-def _topics(admin: AdminCalls) -> Iterator[TopicDefinition]:
-    for topic in admin.list_topics().topics:
+def _topics(admin: Admin) -> Iterator[TopicDefinition]:
+    for topic in admin.topics():
         # The cluster creates these itself, when a message needs them.
-        if not topic.topic.name.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        if not parse_stored(topic.name)[1].startswith((DLQ_PREFIX, RETRY_PREFIX)):
             settings = (topic.kind, topic.queues, topic.permission, topic.durability or "group")
-            yield TopicDefinition(
-                text_of(topic.topic), *settings, units.duration_text(topic.dedup_ms)
-            )
+            yield TopicDefinition(topic.name, *settings, units.duration_text(topic.dedup_ms))
 
 
 def dump(found: Definitions) -> str:
@@ -369,9 +369,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return (" ".join(value) or "none") if isinstance(value, tuple) else str(value) or "none"
-
-
-def names_of(stored: str) -> tuple[str, str]:
-    """Name and namespace."""
-    namespace, name = parse_stored(stored)
-    return name, namespace

@@ -4,7 +4,6 @@ statuses. The proofs themselves are in the modules beside this one."""
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,8 +13,9 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.api.admin import ASK_AGAIN_S
-from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
+from ledgermq.client.api.changes import sealed
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.aside import Aside
 from ledgermq.client.cli.commands import (
@@ -45,6 +45,7 @@ from ledgermq.client.proofs.verifying import (
     verify,
 )
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.proofs.signed_notes import COSIGNATURE, Checkpoint, Note, format_note
 from ledgermq.proto.status import Code
 
@@ -91,20 +92,11 @@ def seal(connection: Connection, group: str, as_json: bool) -> None:
     Exit status: 0 sealed; 3 the group has no leader; 4 refused, with the reason, or not sealed
     within --timeout: repeating it goes on.
     """
-    admin, request = AdminCalls(connection), pb.SealNowRequest(broker_group=group)
-    end = time.monotonic() + connection.timeout_s
+    remedy = "repeat it, or use a longer --timeout; see: ledgermq status"
     with Meter(f"sealed files of {group}", None) as meter:
-        while not (answer := admin.seal_now(request)).done:
-            if time.monotonic() >= end:
-                what = f"the log of {group} is not sealed yet: it waits for {answer.waits_for}"
-                raise Refused(
-                    Code.PRECONDITION_FAILED,
-                    what,
-                    "repeat it, or use a longer --timeout; see: ledgermq status",
-                )
-            request.through = answer.through
-            meter.show(answer.size)
-            time.sleep(ASK_AGAIN_S)
+        answer = connection.carry_out(
+            sealed(connection, group, remedy, heard=lambda answer: meter.show(answer.size))
+        )
     if as_json:
         render.print_json(
             group=group, through=answer.through, size=answer.size, next_index=answer.next_index
@@ -167,9 +159,9 @@ def prove(connection: Connection, since: Path | None, path: Path, **chosen: Any)
     """
     receipt = None if chosen["receipt"] is None else read_receipt(chosen["receipt"], chosen["row"])
     kept = None if since is None else read_checkpoint(since)[1]
-    with each_alone(connection) as admins:
-        place = _place(admins[0], receipt, chosen)
-        proof = fetch(admins, place.broker_group, place.index, kept)
+    with each_alone(connection) as connections:
+        place = _place(connection, receipt, chosen)
+        proof = fetch(connections, place.broker_group, place.index, kept)
     log = Checkpoint.parse(proof.checkpoint.text).log
     if receipt is not None and receipt.log_id != log.log_id:
         raise Refuted(
@@ -184,7 +176,7 @@ def prove(connection: Connection, since: Path | None, path: Path, **chosen: Any)
     print(f"wrote {path}: entry {place.index} of {log}, signed by {signed}")
 
 
-def _place(admin: AdminCalls, receipt: Any, chosen: dict[str, Any]) -> Place:
+def _place(connection: Connection, receipt: Any, chosen: dict[str, Any]) -> Place:
     """The entry that the options name. Raises BadArgument unless they name one in one way."""
     topic, group = chosen["topic_name"], chosen["broker_group"]
     ways = {
@@ -216,31 +208,27 @@ def _place(admin: AdminCalls, receipt: Any, chosen: dict[str, Any]) -> Place:
         return Place(receipt.broker_group, receipt.first_index + chosen["number"] - 1)
     if group is not None:
         return Place(group, chosen["index"])
-    return _found(admin, name_of(topic, chosen["namespace"]), chosen)
+    return _found(Admin(connection), topic, chosen)
 
 
-def _found(admin: AdminCalls, topic: pb.Name, chosen: dict[str, Any]) -> Place:
+def _found(admin: Admin, topic: str, chosen: dict[str, Any]) -> Place:
     """The entry of a message that is named by its id or its place in a queue."""
+    name, offset = stored_name(chosen["namespace"], topic), chosen["offset"]
     if chosen["message_id"] is not None:
-        request = pb.QueryRequest(topic=topic, message_id=chosen["message_id"], max=1)
-        messages = [message for page in admin.query_pages(request, 1) for message in page.messages]
+        messages = admin.query(name, message_id=chosen["message_id"], limit=1).messages
         which = f"with the id {chosen['message_id']}"
     else:
-        messages = list(
-            admin.peek(
-                pb.PeekRequest(topic=topic, queue=chosen["queue"], offset=chosen["offset"], max=1)
-            ).messages
-        )
-        messages = [message for message in messages if message.offset == chosen["offset"]]
-        which = f"at offset {chosen['offset']} of queue {chosen['queue']}"
-    if not messages or messages[0].HasField("delayed_until_ms"):
+        peeked = admin.peek(name, queue=chosen["queue"], start=offset, limit=1)
+        messages = tuple(message for message in peeked if message.offset == offset)
+        which = f"at offset {offset} of queue {chosen['queue']}"
+    if not messages or messages[0].delayed_until is not None:
         raise Refused(
             Code.MESSAGE_NOT_FOUND,
-            f"topic {topic.name} has no message {which}",
+            f"topic {topic} has no message {which}",
             "check the topic; see: ledgermq query --help",
         )
-    for copy in admin.message_detail(messages[0]).copies:
-        if copy.HasField("index"):
+    for copy in admin.detail(messages[0]).copies:
+        if copy.index is not None:
             return Place(messages[0].broker_group, copy.index)
     raise Refused(
         Code.MESSAGE_NOT_FOUND,
@@ -406,10 +394,10 @@ def show(
     """
     if since is not None and keys is None:
         raise BadArgument("--since verifies, and needs the keys to trust", "add --keys FILE")
-    with each_alone(connection) as admins:
-        note = agreed(shown_by(admins[0], broker_group, replicas_of(admins[0], broker_group)))
+    with each_alone(connection) as connections:
+        note = agreed(shown_by(connection, broker_group, replicas_of(connection, broker_group)))
         if keys is not None:
-            _verify_checkpoint(admins, note, read_keys(keys, quorum), since)
+            _verify_checkpoint(connections, note, read_keys(keys, quorum), since)
     text = format_note(note)
     if path is None:
         print(text, end="")
@@ -419,7 +407,7 @@ def show(
 
 
 def _verify_checkpoint(
-    admins: Sequence[AdminCalls], note: Note, keys: TrustedKeys, since: Path | None
+    connections: Sequence[Connection], note: Note, keys: TrustedKeys, since: Path | None
 ) -> None:
     """Check the signatures of a checkpoint and that it continues an older one. Raises as `verify`
     does."""
@@ -429,7 +417,9 @@ def _verify_checkpoint(
         if since is not None:
             old_note, old = read_checkpoint(since)
             continues = old.log == found.log and old.size <= found.size
-            check_since(path_from(admins, old, found) if continues else None, found, old_note, keys)
+            check_since(
+                path_from(connections, old, found) if continues else None, found, old_note, keys
+            )
     except ValueError as error:
         raise Refuted(f"REFUTED: {error}", NOT_TRUE) from None
     enough_signed(signers, found, keys)
@@ -454,9 +444,9 @@ def show_keys(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 listed; 3 no node answers; 4 refused.
     """
-    admin = AdminCalls(connection)
-    status = admin.cluster_status()
-    for key in admin.list_checkpoint_keys().keys:
+    status = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+    listed = ask(connection, pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse)
+    for key in listed.keys:
         if as_json:
             groups = sorted(group.group for group in status.groups if key.node in group.voters)
             values = {

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.proof import Proof, Refuted, Since
@@ -35,8 +35,8 @@ class Shown:
 
 
 @contextmanager
-def each_alone(connection: Connection) -> Iterator[list[AdminCalls]]:
-    """The calls to the cluster, and to each of its given endpoints alone."""
+def each_alone(connection: Connection) -> Iterator[list[Connection]]:
+    """The connection to the cluster, and one to each of its given endpoints alone."""
     with ExitStack() as stack:
         own = (
             {**connection.options, "endpoints": str(address)} for address in connection.addresses
@@ -45,12 +45,13 @@ def each_alone(connection: Connection) -> Iterator[list[AdminCalls]]:
             stack.enter_context(Connection(**options, timeout_s=connection.timeout_s))
             for options in own
         ]
-        yield [AdminCalls(each) for each in (connection, *alone)]
+        yield [connection, *alone]
 
 
-def replicas_of(admin: AdminCalls, broker_group: str) -> list[str]:
+def replicas_of(connection: Connection, broker_group: str) -> list[str]:
     """The nodes that hold a broker group. Raises Refused if there is no such group."""
-    for group in admin.cluster_status().groups:
+    status = ask(connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+    for group in status.groups:
         if group.group == broker_group:
             return replicas_in(group)
     raise Refused(
@@ -63,6 +64,22 @@ def replicas_of(admin: AdminCalls, broker_group: str) -> list[str]:
 def replicas_in(group: pb.BrokerGroupInfo) -> list[str]:
     """The nodes that hold the group, also those that do not answer."""
     return sorted({*group.voters, *group.learners, *(replica.node for replica in group.replicas)})
+
+
+def checkpoint_of(connection: Connection, broker_group: str, node: str) -> str:
+    """The newest checkpoint of a group that a node signs."""
+    request = pb.GetCheckpointRequest(broker_group=broker_group, node=node)
+    return ask(connection, request, pb.GetCheckpointResponse).note
+
+
+def consistency(
+    connection: Connection, broker_group: str, old_size: int, new_size: int
+) -> tuple[bytes, ...]:
+    """The path from the log tree of `old_size` files to that of `new_size`."""
+    request = pb.ProveConsistencyRequest(
+        broker_group=broker_group, old_size=old_size, new_size=new_size
+    )
+    return tuple(ask(connection, request, pb.ProveConsistencyResponse).path)
 
 
 def read_shown(node: str, broker_group: str, text: str) -> Shown:
@@ -79,14 +96,14 @@ def read_shown(node: str, broker_group: str, text: str) -> Shown:
     return Shown(node, note, checkpoint)
 
 
-def shown_by(admin: AdminCalls, broker_group: str, nodes: Sequence[str]) -> list[Shown]:
+def shown_by(connection: Connection, broker_group: str, nodes: Sequence[str]) -> list[Shown]:
     """The checkpoints of the nodes that answer. Raises the error of the first node if none of them
     has a checkpoint."""
     found, first = [], None
     for node in nodes:
         try:
             found.append(
-                read_shown(node, broker_group, admin.get_checkpoint(broker_group, node).note)
+                read_shown(node, broker_group, checkpoint_of(connection, broker_group, node))
             )
         except (Refused, Unreachable) as error:
             first = first or error
@@ -121,13 +138,13 @@ def merged(notes: Sequence[Note]) -> Note:
     )
 
 
-def first_of(admins: Sequence[AdminCalls], ask: Callable[[AdminCalls], T]) -> T:
+def first_of(connections: Sequence[Connection], asked: Callable[[Connection], T]) -> T:
     """The first answer: not every node holds every broker group. Raises the error of the first node
     if none answers."""
     first: Refused | Unreachable | None = None
-    for admin in admins:
+    for connection in connections:
         try:
-            return ask(admin)
+            return asked(connection)
         except (Refused, Unreachable) as error:
             first = first or error
     assert first is not None, "nobody was asked"
@@ -135,15 +152,20 @@ def first_of(admins: Sequence[AdminCalls], ask: Callable[[AdminCalls], T]) -> T:
 
 
 def fetch(
-    admins: Sequence[AdminCalls], broker_group: str, index: int, since: Checkpoint | None = None
+    connections: Sequence[Connection],
+    broker_group: str,
+    index: int,
+    since: Checkpoint | None = None,
 ) -> Proof:
     """The proof of an entry, up to the checkpoint that most nodes sign, and with the path from an
     older checkpoint. Raises Refuted if the nodes contradict each other or their proof is false, and
-    Refused if the entry is not in a sealed file. `admins`: calls to the cluster, and to further
-    endpoints of which some hold the group."""
-    note = agreed(shown_by(admins[0], broker_group, replicas_of(admins[0], broker_group)))
+    Refused if the entry is not in a sealed file. `connections`: to the cluster, and to
+    further endpoints of which some hold the group."""
+    cluster = connections[0]
+    note = agreed(shown_by(cluster, broker_group, replicas_of(cluster, broker_group)))
     checkpoint = Checkpoint.parse(note.text)
-    answer = first_of(admins, lambda admin: admin.prove_entry(broker_group, index, checkpoint.size))
+    request = pb.ProveEntryRequest(broker_group=broker_group, index=index, size=checkpoint.size)
+    answer = first_of(connections, lambda one: ask(one, request, pb.ProveEntryResponse))
     proof = Proof(
         file_number=answer.file_number,
         leaf=leaf_of(answer.leaf),
@@ -151,7 +173,7 @@ def fetch(
         entry_path=tuple(answer.entry_path),
         log_path=tuple(answer.log_path),
         checkpoint=note,
-        since=None if since is None else path_from(admins, since, checkpoint),
+        since=None if since is None else path_from(connections, since, checkpoint),
     )
     try:
         found, _, _ = check_paths(proof, checkpoint)
@@ -164,7 +186,7 @@ def fetch(
     return proof
 
 
-def path_from(admins: Sequence[AdminCalls], old: Checkpoint, new: Checkpoint) -> Since:
+def path_from(connections: Sequence[Connection], old: Checkpoint, new: Checkpoint) -> Since:
     """The path from an older checkpoint, which is not checked here. Raises Refuted if there can be
     none, and Refused if no node gives it."""
     if old.log != new.log or old.size > new.size:
@@ -175,10 +197,7 @@ def path_from(admins: Sequence[AdminCalls], old: Checkpoint, new: Checkpoint) ->
         raise Refuted(what, KEEP)
     group = old.log.broker_group
     return Since(
-        old.size,
-        tuple(
-            first_of(admins, lambda admin: admin.prove_consistency(group, old.size, new.size)).path
-        ),
+        old.size, first_of(connections, lambda one: consistency(one, group, old.size, new.size))
     )
 
 

@@ -12,15 +12,21 @@ from pathlib import Path
 
 import click
 
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import DURATION, cluster_command
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.files import read_keys
 from ledgermq.client.proofs.ports import Group
-from ledgermq.client.proofs.proof_fetching import each_alone, replicas_in
+from ledgermq.client.proofs.proof_fetching import (
+    checkpoint_of,
+    consistency,
+    each_alone,
+    replicas_in,
+)
 from ledgermq.client.proofs.witness import UNPROVEN, Finding, Limits, Witness
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import ExitCode
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -29,24 +35,25 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 class RunningCluster:
     """The calls that a witness makes: to the cluster, and to each of its given endpoints alone."""
 
-    def __init__(self, admins: Sequence[AdminCalls]) -> None:
-        self._admin, *self._each = admins
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connection, *self._each = connections
 
     def groups(self) -> Sequence[Group]:
+        status = ask(self._connection, pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
         return [
             Group(group.group, tuple(replicas_in(group)), group.commit_index)
-            for group in self._admin.cluster_status().groups
+            for group in status.groups
         ]
 
     def checkpoint(self, broker_group: str, node: str) -> str:
-        return self._admin.get_checkpoint(broker_group, node).note
+        return checkpoint_of(self._connection, broker_group, node)
 
     def paths(self, broker_group: str, old_size: int, new_size: int) -> Sequence[tuple[bytes, ...]]:
         found: list[tuple[bytes, ...]] = []
         wrong: Refused | Unreachable | None = None
-        for admin in self._each:
+        for one in self._each:
             try:
-                found.append(tuple(admin.prove_consistency(broker_group, old_size, new_size).path))
+                found.append(consistency(one, broker_group, old_size, new_size))
             except (Refused, Unreachable) as error:
                 wrong = error
         if not found and wrong is not None:
@@ -196,10 +203,10 @@ def witness(
         WitnessFiles.open(
             directory, key_name or f"ledgermq-witness/{socket.gethostname()}"
         ) as files,
-        each_alone(connection) as admins,
+        each_alone(connection) as connections,
     ):
         follower = Witness(
-            RunningCluster(admins), files, trusted, clock, Limits(patience_s, stale_s)
+            RunningCluster(connections), files, trusted, clock, Limits(patience_s, stale_s)
         )
         reporter = Reporter(files)
         if once:

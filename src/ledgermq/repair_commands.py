@@ -25,7 +25,7 @@ from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_
 from ledgermq.audit.rules import UNDECIDABLE, Finding
 from ledgermq.audit.run.jobs import Audit, audit, audit_running
 from ledgermq.audit.run.running import RunningCluster
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.broker.rederiving import make_again
 from ledgermq.proto import admin_pb2
@@ -232,7 +232,7 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
     deadline, said = time.monotonic() + WHOLE_LOG_WITHIN_S, ""
     while True:
         try:
-            answer = AdminCalls(connection_to(ranged.address)).repair_range(request)
+            answer = ask(connection_to(ranged.address), request, admin_pb2.RepairRangeResponse)
         except (ClusterError, NodeLost) as error:
             return Left(ranged.replica, ranged.group, ranged.group, f"{what}: {error}")
         if answer.done:

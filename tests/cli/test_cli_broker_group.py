@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.cli import broker_group_commands
+from ledgermq.client.api import changes
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
@@ -17,7 +17,7 @@ from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(broker_group_commands, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(changes, "ASK_AGAIN_S", 0.01)
     with fake_nodes() as (found,):
         monkeypatch.setenv("LEDGERMQ_ENDPOINTS", found.endpoint)
         yield found
@@ -175,7 +175,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(broker_group_commands.time, "sleep", pressed)
+    monkeypatch.setattr("time.sleep", pressed)
 
 
 def test_ctrl_c_says_what_stands_and_the_ways_from_there(

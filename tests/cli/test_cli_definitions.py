@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq import cli
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.plans import definitions
 from ledgermq.client.plans.applying import apply
@@ -470,7 +470,7 @@ def test_definitions_survive_export_and_import(tree: dict[str, Any]) -> None:
     with fake_nodes(2) as nodes:
         for cluster in map(DecidedCluster, nodes):
             with Connection(cluster.node.endpoint) as connection:
-                admin, wanted = AdminCalls(connection), definitions.parse(file)
+                admin, wanted = Admin(connection), definitions.parse(file)
                 for step in definitions.plan(definitions.read(admin, wanted), wanted):
                     assert step.sign in "+~", step
                     apply(admin, step, lambda name, secret: None)
@@ -541,6 +541,20 @@ def test_secrets_need_a_file_of_their_own(
     assert (
         run(capsys, cluster, "import", path, "--secrets", secrets)[0] == 4 and not secrets.exists()
     )
+
+
+def test_secrets_are_not_sent_unencrypted_to_another_machine(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
+    """As for `user create`, and nothing is changed before; roles have no secret."""
+    cluster, path, secrets = clusters[0], tmp_path / "cluster.json", tmp_path / "secrets"
+    cluster.node.endpoint += ";10.0.0.1:8081"
+    path.write_text('{"v": 1, "topics": [{"name": "t"}], "users": [{"name": "bob"}]}')
+    status, _, err = run(capsys, cluster, "import", path, "--secrets", secrets)
+    assert status == 64 and "the secret would travel to 10.0.0.1 unencrypted" in err
+    assert not cluster.writes() and not secrets.exists()
+    path.write_text('{"v": 1, "users": [{"name": "readers", "role": true}]}')
+    assert run(capsys, cluster, "import", path)[0] == 0
 
 
 def test_a_refused_object_is_named_and_the_import_can_be_continued(

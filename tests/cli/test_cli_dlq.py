@@ -14,7 +14,6 @@ import pytest
 
 from ledgermq.client import Admin, Connection
 from ledgermq.client.api import letters
-from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.messages.send_files import Row, read_rows
 from ledgermq.proto import admin_pb2
 from tests.cli.conftest import Run
@@ -219,6 +218,10 @@ class Ledger:
         if self.left == 0:
             raise KeyboardInterrupt
 
+    def answer(self, request: Any) -> Any:
+        listing = isinstance(request, admin_pb2.ListDeadLettersRequest)
+        return self.listed(request) if listing else self.settle(request)
+
     def listed(
         self, request: admin_pb2.ListDeadLettersRequest
     ) -> admin_pb2.ListDeadLettersResponse:
@@ -250,14 +253,7 @@ def test_a_resend_is_ended_at_every_place_and_every_letter_is_delivered_once(
         for second in range(1, 30):
             ledger = Ledger(230)
             monkeypatch.setattr(
-                AdminCalls,
-                "list_dead_letters",
-                lambda _, request, ledger=ledger: ledger.listed(request),
-            )
-            monkeypatch.setattr(
-                AdminCalls,
-                "settle_dead_letters",
-                lambda _, request, ledger=ledger: ledger.settle(request),
+                Connection, "_do", lambda _, call, ledger=ledger: ledger.answer(call.request)
             )
             codes = []
             for ledger.left in (first, second):
@@ -341,15 +337,15 @@ def test_the_rate_bounds_the_batches() -> None:
     now, sizes = 0.0, list[int]()
 
     class Calls:
-        def settle_dead_letters(self, request: Any) -> Any:
-            sizes.append(len(request.letters))
-            return as_asked(request)
+        def resend_dead_letters(self, group: str, letters: Any) -> tuple[str, ...]:
+            sizes.append(len(letters))
+            return ("resent",) * len(letters)
 
     def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    found = letters.Letters(Calls(), admin_pb2.Name(name="g"))  # type: ignore[arg-type]
+    found = letters.Letters(Calls(), "g")  # type: ignore[arg-type]
     done = found.settled(
         (letter(at) for at in range(35)), "resent", 10, sleep=sleep, now=lambda: now
     )

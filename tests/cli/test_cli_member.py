@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.cli import member_commands
+from ledgermq.client.api import changes
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
@@ -32,7 +32,7 @@ def answer(
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(member_commands, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(changes, "ASK_AGAIN_S", 0.01)
     with fake_nodes() as (found,):
         monkeypatch.setenv("LEDGERMQ_ENDPOINTS", found.endpoint)
         yield found

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from ledgermq.client import render
+from ledgermq.client import render, results
+from ledgermq.client.api.reading import read
 from ledgermq.proto import admin_pb2, messaging_pb2, units
 
 MESSAGE_KEYS = [
@@ -316,7 +317,7 @@ def test_a_consumer_group() -> None:
     group.queues.add(
         topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4, queue=5
     )
-    found = render.group_json(group)
+    found = render.group_json(read(results.ConsumerGroup, group))
     assert (
         found["group"],
         found["max_attempts"],

@@ -29,12 +29,7 @@ def test_file_is_a_path_or_group_and_base(
     file: str, group: str, base: int, node: str | None
 ) -> None:
     """A path determines the node of the copy; no file is opened."""
-    request = parse_file(file)
-    assert (
-        request.broker_group,
-        request.base,
-        request.node if request.HasField("node") else None,
-    ) == (group, base, node)
+    assert parse_file(file) == (group, base, node)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Callable
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,7 @@ import grpc.aio
 import pytest
 
 from ledgermq.client.api import connection as connections
-from ledgermq.client.api.admin import AsyncAdmin
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin, AsyncAdmin
 from ledgermq.client.api.connection import Address, AsyncConnection, Connection, parse_endpoints
 from ledgermq.client.api.talks import Pause
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
@@ -66,9 +64,9 @@ def test_a_dead_endpoint_leads_to_the_next_one() -> None:
         alive.answers("ListTopics", topics())
         dead.stop()
         with Connection(endpoints([dead, alive])) as connection:
-            assert AdminCalls(connection).list_topics().status.code == 20000
+            assert Admin(connection).topics() == ()
             assert connection.address.port == alive.port
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
         assert len(alive.requests["ListTopics"]) == 2
 
 
@@ -78,7 +76,7 @@ def test_an_unavailable_node_leads_to_the_next_one_and_round_again() -> None:
         nodes[0].answers("ListTopics", UNAVAILABLE, topics())
         nodes[1].answers("ListTopics", UNAVAILABLE)
         with Connection(endpoints(nodes)) as connection:
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
         assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 1]
 
 
@@ -94,7 +92,7 @@ def test_a_retryable_status_is_asked_again_at_the_next_node() -> None:
         )
         nodes[1].answers("ListTopics", topics(42900, "busy"), topics())
         with Connection(endpoints(nodes)) as connection:
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
         assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 2]
 
 
@@ -120,7 +118,7 @@ def test_the_only_endpoint_is_asked_again_over_a_new_connection(asynchronous: bo
             asyncio.run(ask())
         else:
             with Connection(node.endpoint, timeout_s=5) as connection:
-                AdminCalls(connection).list_topics()
+                Admin(connection).topics()
         assert len(first) == 2
 
 
@@ -160,7 +158,7 @@ def test_a_refusal_is_final() -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", topics(40402, "topic x does not exist"))
         with Connection(endpoints(nodes)) as connection, pytest.raises(Refused) as found:
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
     assert (found.value.code, found.value.exit_code, found.value.what) == (
         40402,
         4,
@@ -177,7 +175,7 @@ def test_a_call_the_node_does_not_know_is_final() -> None:
         Connection(endpoints(nodes)) as connection,
         pytest.raises(Refused, match="UNIMPLEMENTED"),
     ):
-        AdminCalls(connection).list_topics()
+        Admin(connection).topics()
 
 
 @pytest.mark.parametrize("answer", [UNAVAILABLE, topics(50002, "no leader in sight")])
@@ -189,7 +187,7 @@ def test_time_runs_out(answer: object) -> None:
             Connection(endpoints(nodes), timeout_s=1.0) as connection,
             pytest.raises(Unreachable) as found,
         ):
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
     assert found.value.exit_code == 3 and nodes[0].endpoint in found.value.what
     assert "UNAVAILABLE" in found.value.what or "no leader in sight" in found.value.what
 
@@ -227,7 +225,7 @@ def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
         nodes[0].answers("ListTopics", topics())
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
         with Connection(f"{hanging};{nodes[0].endpoint}", timeout_s=3.0) as connection:
-            assert AdminCalls(connection).list_topics().status.code == 20000
+            assert Admin(connection).topics() == ()
 
 
 def test_many_failures_of_one_endpoint_move_on_once() -> None:
@@ -247,7 +245,7 @@ def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyP
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", topics())
         with Connection(endpoints(nodes), timeout_s=3.0) as connection:
-            AdminCalls(connection).list_topics()
+            Admin(connection).topics()
 
 
 @pytest.mark.parametrize(
@@ -279,37 +277,6 @@ def test_refusals_say_what_to_do(code: int, message: str, what: str, remedy: str
     meaning."""
     problem = refusal(code, message)
     assert (problem.what, problem.remedy) == (what, remedy)
-
-
-Call = Callable[[AdminCalls], object]
-CALLS: list[tuple[str, Call]] = [
-    ("ClusterStatus", lambda a: a.cluster_status()),
-    ("CreateTopic", lambda a: a.create_topic("n", "fifo", 3, "r", "ns")),
-    ("UpdateTopic", lambda a: a.update_topic("n", 4, None, "ns")),
-    ("ListTopics", lambda a: a.list_topics()),
-    ("DescribeTopic", lambda a: a.describe_topic("n", "ns")),
-    ("DeleteTopic", lambda a: a.delete_topic("n", "ns")),
-    ("CreateGroup", lambda a: a.create_group("n", 5, "ns")),
-    ("ListGroups", lambda a: a.list_groups()),
-    ("DescribeGroup", lambda a: a.describe_group("n", "ns")),
-    ("DeleteGroup", lambda a: a.delete_group("n", "ns")),
-    ("Peek", lambda a: a.peek(admin_pb2.PeekRequest(max=3))),
-]
-
-
-@pytest.mark.parametrize(("method", "call"), CALLS)
-def test_every_admin_call_reaches_its_method(method: str, call: Call) -> None:
-    """Name, namespace and settings arrive as given; absent fields stay absent."""
-    with fake_nodes() as nodes:
-        nodes[0].answers(method, getattr(admin_pb2, f"{method}Response")(status=admin_status()))
-        with Connection(endpoints(nodes)) as connection:
-            call(AdminCalls(connection))
-        (request,) = nodes[0].requests[method]
-    for field in ("topic", "group"):
-        if hasattr(request, field) and method != "Peek":
-            assert (getattr(request, field).namespace, getattr(request, field).name) == ("ns", "n")
-    if method == "UpdateTopic":
-        assert request.queues == 4 and not request.HasField("permission")
 
 
 def test_metadata_names_the_client() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Incomplete, Refused
 from ledgermq.client.proofs import Proof, Proven, Refuted, TrustedKeys, fetch, verify
@@ -449,28 +448,28 @@ def cluster() -> Iterator[FakeTreeCluster]:
 
 
 @pytest.fixture
-def admin(cluster: FakeTreeCluster) -> Iterator[AdminCalls]:
-    with Connection(cluster.node.endpoint, timeout_s=5) as connection:
-        yield AdminCalls(connection)
+def connection(cluster: FakeTreeCluster) -> Iterator[Connection]:
+    with Connection(cluster.node.endpoint, timeout_s=5) as opened:
+        yield opened
 
 
-def test_a_fetched_proof_has_the_signatures_of_all_nodes(admin: AdminCalls) -> None:
-    proof = fetch([admin], "g1", 13, HONEST.checkpoint(5))
+def test_a_fetched_proof_has_the_signatures_of_all_nodes(connection: Connection) -> None:
+    proof = fetch([connection], "g1", 13, HONEST.checkpoint(5))
     proven = verify(proof, KEYS, OLD)
     assert (proven.index, len(proven.signers), proven.checkpoint.size) == (13, 3, FILES)
 
 
 def test_nodes_that_lag_or_do_not_answer_do_not_sign(
-    cluster: FakeTreeCluster, admin: AdminCalls
+    cluster: FakeTreeCluster, connection: Connection
 ) -> None:
     """The tree is the largest that most nodes show."""
     cluster.replicas["n3"].size = 6
-    assert verify(fetch([admin], "g1", 13), KEYS).checkpoint.size == FILES
+    assert verify(fetch([connection], "g1", 13), KEYS).checkpoint.size == FILES
     cluster.replicas["n2"].size = 6
-    assert verify(fetch([admin], "g1", 13), KEYS).checkpoint.size == 6
+    assert verify(fetch([connection], "g1", 13), KEYS).checkpoint.size == 6
     del cluster.replicas["n1"]
     cluster.answering = "n2"
-    assert len(fetch([admin], "g1", 13).checkpoint.signatures) == 2
+    assert len(fetch([connection], "g1", 13).checkpoint.signatures) == 2
 
 
 def test_an_endpoint_without_the_group_is_passed_over(cluster: FakeTreeCluster) -> None:
@@ -487,21 +486,23 @@ def test_an_endpoint_without_the_group_is_passed_over(cluster: FakeTreeCluster) 
             Connection(
                 f"{elsewhere.node.endpoint};{cluster.node.endpoint}", timeout_s=5
             ) as connection,
-            each_alone(connection) as admins,
+            each_alone(connection) as connections,
         ):
-            assert verify(fetch(admins, "g1", 13, HONEST.checkpoint(5)), KEYS, OLD).index == 13
+            assert verify(fetch(connections, "g1", 13, HONEST.checkpoint(5)), KEYS, OLD).index == 13
             with pytest.raises(Refused, match="no replica here"):
-                fetch(admins[:2], "g1", 13)
+                fetch(connections[:2], "g1", 13)
 
 
-def test_nodes_with_different_trees_are_a_fork(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
+def test_nodes_with_different_trees_are_a_fork(
+    cluster: FakeTreeCluster, connection: Connection
+) -> None:
     cluster.replicas["n2"].log = log_of(FILES, changed=(6,))
     with pytest.raises(Refuted, match="FORK: n1 and n2 show different trees of 7 files"):
-        fetch([admin], "g1", 13)
+        fetch([connection], "g1", 13)
 
 
 def test_a_node_that_proves_something_else_is_refuted(
-    cluster: FakeTreeCluster, admin: AdminCalls
+    cluster: FakeTreeCluster, connection: Connection
 ) -> None:
     """Another history than the one that all signed, or another entry than the one that was asked
     for."""
@@ -509,29 +510,29 @@ def test_a_node_that_proves_something_else_is_refuted(
         forged = cluster_of(other, log_of(FILES, changed=(6,)))
         cluster.node.answers("ProveEntry", forged.prove_entry)
         with pytest.raises(Refuted, match="the node's proof of entry 13 is false"):
-            fetch([admin], "g1", 13)
+            fetch([connection], "g1", 13)
     cluster.node.answers(
         "ProveEntry",
         lambda request: cluster.prove_entry(type(request)(index=12, size=request.size)),
     )
     with pytest.raises(Refuted, match="proves entry 12 instead of entry 13"):
-        fetch([admin], "g1", 13)
+        fetch([connection], "g1", 13)
 
 
 def test_what_cannot_be_proven_is_refused_with_the_reason(
-    cluster: FakeTreeCluster, admin: AdminCalls
+    cluster: FakeTreeCluster, connection: Connection
 ) -> None:
     with pytest.raises(Refused, match="is in no sealed log file yet"):
-        fetch([admin], "g1", 10_000)
+        fetch([connection], "g1", 10_000)
     with pytest.raises(Refused, match="there is no broker group g9"):
-        fetch([admin], "g9", 1)
+        fetch([connection], "g9", 1)
     for replica in cluster.replicas.values():
         replica.size = 0
     with pytest.raises(Refused, match="no file of the log is sealed yet"):
-        fetch([admin], "g1", 1)
+        fetch([connection], "g1", 1)
 
 
-def test_an_older_checkpoint_of_another_log_or_a_longer_one(admin: AdminCalls) -> None:
+def test_an_older_checkpoint_of_another_log_or_a_longer_one(connection: Connection) -> None:
     for other in (HONEST.checkpoint(5), log_of(9).checkpoint(9)):
         old = (
             Checkpoint(replace(LOG, log_id="another"), other.size, other.root)
@@ -539,7 +540,7 @@ def test_an_older_checkpoint_of_another_log_or_a_longer_one(admin: AdminCalls) -
             else other
         )
         with pytest.raises(Refuted, match="the log of the older checkpoint is"):
-            fetch([admin], "g1", 13, old)
+            fetch([connection], "g1", 13, old)
 
 
 def test_the_file_is_small() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.native.log_connection import LogConnection
@@ -53,7 +53,7 @@ def failure(port: int, **options: object) -> Unreachable:
         Connection(f"127.0.0.1:{port}", timeout_s=0.5, **options) as connection,
         pytest.raises(Unreachable) as caught,
     ):  # type: ignore[arg-type]
-        AdminCalls(connection).cluster_status()
+        Admin(connection).status()
     return caught.value
 
 
@@ -159,7 +159,7 @@ def test_a_name_that_does_not_exist() -> None:
         Connection("no-such-host.invalid:8081", timeout_s=0.5) as connection,
         pytest.raises(Unreachable) as caught,
     ):
-        AdminCalls(connection).cluster_status()
+        Admin(connection).status()
     assert "no-such-host.invalid" in caught.value.what
 
 
@@ -170,7 +170,7 @@ def test_a_service_that_does_not_know_the_call() -> None:
         Connection(node.endpoint, timeout_s=5) as connection,
         pytest.raises(Refused, match="does not offer"),
     ):
-        AdminCalls(connection).cluster_status()
+        Admin(connection).status()
 
 
 def test_the_library_logs_nothing_beside_the_error() -> None:

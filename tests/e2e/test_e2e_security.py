@@ -11,12 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused
 from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster
-from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.signature import Credentials, operator_of
 from tests import cluster as real
@@ -55,24 +54,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         )
         file.unlink()
         with admin(found, ROOT) as root:
-            root.create_topic("T", "normal", 8, "rw")
-            root.create_user(*ALICE, ["publish:topic:T"], [])
-            root.create_user("readers", "", ["subscribe:topic:T"], [])
-            root.create_user(*BOB, ["subscribe:group:g*"], ["readers"])
+            root.create_topic("T")
+            root.create_user(*ALICE, grants=["publish:topic:T"])
+            root.create_user("readers", None, grants=["subscribe:topic:T"])
+            root.create_user(*BOB, grants=["subscribe:group:g*"], roles=["readers"])
         yield found
 
 
 @contextmanager
-def admin(
-    cluster: LocalCluster, keys: tuple[str, str], *, tls: bool = True
-) -> Iterator[AdminCalls]:
+def admin(cluster: LocalCluster, keys: tuple[str, str], *, tls: bool = True) -> Iterator[Admin]:
     """The admin service with the access of a user."""
     assert cluster.ca_file is not None
     ca = cluster.ca_file.read_bytes() if tls else None
     with Connection(
         cluster.endpoints, credentials=Credentials(*keys), tls=tls, ca=ca, timeout_s=20
     ) as connection:
-        yield AdminCalls(connection)
+        yield Admin(connection)
 
 
 def of(cluster: LocalCluster, keys: tuple[str, str] | None, *, tls: bool = True) -> CommandLine:
@@ -106,13 +103,13 @@ def test_who_may_do_what(cluster: LocalCluster) -> None:
     ):
         for tls in (True, False):
             with admin(cluster, keys, tls=tls) as who, pytest.raises(Refused) as caught:
-                who.list_topics()
+                who.topics()
             assert caught.value.code == code
     operator = operator_of((cluster.directory / "secret").read_bytes().strip())
     with admin(cluster, (operator.access_key, operator.secret_key)) as who:
-        assert [user.name for user in who.list_users().users] == ["alice", "bob", "readers", "root"]
+        assert [user.name for user in who.users()] == ["alice", "bob", "readers", "root"]
         with pytest.raises(Refused):
-            who.list_topics()
+            who.topics()
 
 
 def sent(cluster: LocalCluster, node: str, keys: tuple[str, str]) -> int:
@@ -143,20 +140,15 @@ def test_permissions_and_secrets_change_on_every_node(cluster: LocalCluster) -> 
         )
 
     with admin(cluster, ROOT) as root:
-        root.create_user(*old, ["publish:topic:T"], [])
+        root.create_user(*old, grants=["publish:topic:T"])
         assert {sent(cluster, node, old) for node in cluster.nodes} == {pb.OK}
-        assert (
-            root.change_user(
-                admin_pb2.ChangeUserRequest(name="carol", secret_key=new[1])
-            ).user.secrets
-            == 2
-        )
+        assert root.change_user("carol", secret_key=new[1]).secrets == 2
         everywhere(new, pb.OK)
         everywhere(old, pb.OK)
-        root.change_user(admin_pb2.ChangeUserRequest(name="carol", end_former_secret=True))
+        root.change_user("carol", end_former_secret=True)
         everywhere(old, pb.UNAUTHORIZED)
         everywhere(new, pb.OK)
-        root.change_user(admin_pb2.ChangeUserRequest(name="carol", revoke=["publish:topic:T"]))
+        root.change_user("carol", revoke=["publish:topic:T"])
         everywhere(new, pb.FORBIDDEN)
         root.delete_user("carol")
         everywhere(new, pb.UNAUTHORIZED)
@@ -264,6 +256,62 @@ def test_no_secret_lies_anywhere(cluster: LocalCluster) -> None:
         assert not [secret for secret in secrets if secret in data], path
     shown = of(cluster, ROOT).ok("user", "describe", "bob").out
     assert "subscribe:topic:T (by a role)" in shown and BOB[1] not in shown
+
+
+def test_a_certificate_is_renewed_while_the_node_runs(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its file is replaced; the next connection sees the new one. Clients without the right
+    authority cannot connect."""
+    assert cluster.ca_file is not None
+    tls = cluster.ca_file.parent
+    before = (tls / "n1.pem").read_bytes()
+    (tls / "n1.pem").unlink()
+    minting.ensure(tls, {"n1": ("127.0.0.1", "localhost")})
+    assert (tls / "n1.pem").read_bytes() != before
+
+    def renewed() -> bool | None:
+        port = cluster.nodes["n1"].client_port
+        shown = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-alpn", "h2"],
+            input=b"",
+            capture_output=True,
+        )
+        return (tls / "n1.pem").read_text().split("-----")[
+            2
+        ].strip().encode() in shown.stdout or None
+
+    real.wait_for(renewed, 20, "the new certificate")
+    minting.ensure(tmp_path, {"n1": ()})
+    stranger = CommandLine(
+        cluster.endpoints, "--tls", "--ca", tmp_path / "ca.pem", "--timeout", "3s", keys=ROOT
+    )
+    assert stranger.run("status").status == 3
+    with admin(cluster, ROOT) as root:
+        root.topics()
+
+
+@pytest.mark.verify
+def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
+    """A client that starts TLS or HTTP/2 and then stays silent is disconnected by the front or by
+    gRPC; other clients are not affected."""
+    where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)
+    begun = [
+        b"",
+        b"\x16",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"PRI * HT",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ]
+    with ExitStack() as closing:
+        silent = [closing.enter_context(socket.create_connection(where, timeout=90)) for _ in begun]
+        for one, data in zip(silent, begun, strict=True):
+            one.sendall(data)
+        assert sent(cluster, "n3", ALICE) == pb.OK
+        for one in silent:
+            with suppress(ConnectionResetError):
+                while one.recv(1024):
+                    pass
 
 
 def test_clients_with_certificates(tmp_path: Path) -> None:

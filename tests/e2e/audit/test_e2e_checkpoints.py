@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.admin_requests import ask
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused
 from ledgermq.client.proofs.ed25519 import verified as verifier
+from ledgermq.client.proofs.proof_fetching import checkpoint_of, consistency
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import LEVEL_MAX
@@ -38,17 +40,17 @@ def fill(cli: CommandLine, cluster: LocalCluster, first: int, count: int) -> Non
     wait_for(lambda: full_files_sealed(cluster), 60, "the seals of the full log files")
 
 
-def checked(admin: AdminCalls, node: str, keys: list[VerifierKey]) -> Checkpoint:
+def checked(connection: Connection, node: str, keys: list[VerifierKey]) -> Checkpoint:
     """The checkpoint of a node, signed by this node."""
-    note = parse_note(admin.get_checkpoint("g1", node).note)
+    note = parse_note(checkpoint_of(connection, "g1", node))
     assert [found.key.name.split(".")[0] for found in verify(note, keys, verifier)] == [node]
     return Checkpoint.parse(note.text)
 
 
 def proven(
-    admin: AdminCalls, index: int, keys: list[VerifierKey]
+    connection: Connection, index: int, keys: list[VerifierKey]
 ) -> tuple[pb.ProveEntryResponse, Checkpoint]:
-    found = admin.prove_entry("g1", index, 0)
+    found = prove_entry(connection, index)
     leaf = FileLeaf(
         found.leaf.base,
         found.leaf.first_index,
@@ -72,9 +74,14 @@ def proven(
     return found, checkpoint
 
 
-def keys_of(admin: AdminCalls) -> tuple[list[VerifierKey], list[VerifierKey]]:
+def prove_entry(connection: Connection, index: int) -> pb.ProveEntryResponse:
+    request = pb.ProveEntryRequest(broker_group="g1", index=index)
+    return ask(connection, request, pb.ProveEntryResponse)
+
+
+def keys_of(connection: Connection) -> tuple[list[VerifierKey], list[VerifierKey]]:
     """The keys in use, and the retired ones."""
-    found = admin.list_checkpoint_keys().keys
+    found = ask(connection, pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse).keys
     used, retired = (
         [VerifierKey.parse(key.verifier_key) for key in found if key.retired is which]
         for which in (False, True)
@@ -94,17 +101,16 @@ def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
             group["level"] for group in status["broker_groups"]
         ] == [LEVEL_MAX]
         with Connection(cluster.endpoints, timeout_s=30) as connection:
-            admin = AdminCalls(connection)
-            wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
-            keys, _ = keys_of(admin)
+            wait_for(lambda: len(keys_of(connection)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(connection)
             wait_for(
-                lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1,
+                lambda: len({checked(connection, node, keys) for node in cluster.nodes}) == 1,
                 30,
                 "the same checkpoint on all nodes",
             )
-            old = checked(admin, "n1", keys)
+            old = checked(connection, "n1", keys)
             assert old.size >= 3 and old.log.broker_group == "g1"
-            first, checkpoint = proven(admin, 0, keys)
+            first, checkpoint = proven(connection, 0, keys)
             assert (first.file_number, first.leaf.base, first.leaf.first_index) == (
                 0,
                 0,
@@ -116,11 +122,13 @@ def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
                 int(first.leaf.entries),
                 int(first.leaf.entries) + 7,
             ):
-                proven(admin, index, keys)
+                proven(connection, index, keys)
             with pytest.raises(Refused, match="is not in the log of this node"):
-                admin.prove_entry("g1", 10**9, 0)
+                prove_entry(connection, 10**9)
             with pytest.raises(Refused, match="is in no sealed log file yet"):
-                admin.prove_entry("g1", int(admin.cluster_status().groups[0].commit_index) - 1, 0)
+                prove_entry(
+                    connection, int(Admin(connection).status().groups[0].commit_index or 0) - 1
+                )
             file = cluster.data("n1") / "checkpoint-key.json"
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert cluster.terminate("n1") == 0
@@ -128,14 +136,14 @@ def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
             cluster.start("n1")
             assert cli.ok("status", "--wait", "40s", "--strict")
             fill(cli, cluster, 130, 100)
-            wait_for(lambda: len(keys_of(admin)[1]) == 1, 30, "the retired key of n1")
-            used, retired = keys_of(admin)
+            wait_for(lambda: len(keys_of(connection)[1]) == 1, 30, "the retired key of n1")
+            used, retired = keys_of(connection)
             assert {key.name for key in retired} < {key.name for key in used} and set(
                 used + retired
             ) > set(keys)
-            new = checked(admin, "n1", used)
+            new = checked(connection, "n1", used)
             assert new.size > old.size
-            path = list(admin.prove_consistency("g1", old.size, new.size).path)
+            path = list(consistency(connection, "g1", old.size, new.size))
             check_consistency(old.size, old.root, new.size, new.root, path)
     passes(cli, cluster)
 
@@ -147,22 +155,23 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
         with Connection(cluster.endpoints, timeout_s=30) as connection:
-            admin = AdminCalls(connection)
             cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130)])
-            wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
-            keys, _ = keys_of(admin)
+            wait_for(lambda: len(keys_of(connection)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(connection)
             node = next(
-                name for name in cluster.nodes if name != admin.cluster_status().groups[0].leader
+                name
+                for name in cluster.nodes
+                if name != Admin(connection).status().groups[0].leader
             )
 
             def grown() -> bool:
                 try:
-                    return checked(admin, node, keys).size >= 3
+                    return checked(connection, node, keys).size >= 3
                 except Refused:
                     return False
 
             wait_for(grown, 60, "a tree of three files")
-            old = checked(admin, node, keys)
+            old = checked(connection, node, keys)
             assert cluster.terminate(node) == 0
             cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130, 400)])
             other = next(name for name in cluster.nodes if name != node)
@@ -175,20 +184,20 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
             cluster.start(node)
             assert cli.ok("status", "--wait", "60s", "--strict")
             wait_for(
-                lambda: len({checked(admin, name, keys) for name in cluster.nodes}) == 1,
+                lambda: len({checked(connection, name, keys) for name in cluster.nodes}) == 1,
                 60,
                 "the same checkpoint on all nodes",
             )
-            new = checked(admin, node, keys)
+            new = checked(connection, node, keys)
             check_consistency(
                 old.size,
                 old.root,
                 new.size,
                 new.root,
-                list(admin.prove_consistency("g1", old.size, new.size).path),
+                list(consistency(connection, "g1", old.size, new.size)),
             )
             with pytest.raises(Refused, match="entry 0 was trimmed"):
-                admin.prove_entry("g1", 0, 0)
+                prove_entry(connection, 0)
             wait_for(lambda: full_files_sealed(cluster), 60, "the seals of the full log files")
     passes(cli, cluster)
 
@@ -205,15 +214,14 @@ def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> Non
         create_topic(cluster, "t", queues=1)
         fill(cli, cluster, 0, 130)
         with Connection(cluster.endpoints, timeout_s=30) as connection:
-            admin = AdminCalls(connection)
-            wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
-            keys, _ = keys_of(admin)
+            wait_for(lambda: len(keys_of(connection)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(connection)
             wait_for(
-                lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1,
+                lambda: len({checked(connection, node, keys) for node in cluster.nodes}) == 1,
                 30,
                 "the same checkpoint on all nodes",
             )
-            old = checked(admin, "n1", keys)
+            old = checked(connection, "n1", keys)
         if not own:
             folder = cluster.data("n1") / "g1/dledger-n1/data"
             wait_for(lambda: not (folder / f"{0:020d}").exists(), 60, "the first trim")
@@ -240,28 +248,25 @@ def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> Non
         cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130, 230)])
         full = full_files(cluster, "n1")[-1]
         with Connection(cluster.endpoints, timeout_s=30) as connection:
-            admin = AdminCalls(connection)
-            # The quorum was restored with the keys of the lost directories.
-            lost = set(keys)
-            wait_for(lambda: len({*keys_of(admin)[0]} - lost) == 3, 30, "the new keys of all nodes")
-            keys, _ = keys_of(admin)
+            wait_for(lambda: len(keys_of(connection)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(connection)
 
             def sealed() -> bool:
                 """Every full file is in the tree of every node: `full_files_sealed` knows the seals
                 of this life alone."""
-                return {checked(admin, node, keys).size for node in cluster.nodes} == {
+                return {checked(connection, node, keys).size for node in cluster.nodes} == {
                     full // FILE_BYTES + 1
                 }
 
             wait_for(sealed, 60, "the same tree of all full files on all nodes")
-            new = checked(admin, "n2", keys)
+            new = checked(connection, "n2", keys)
             assert new.size > old.size and new.log == old.log
             check_consistency(
                 old.size,
                 old.root,
                 new.size,
                 new.root,
-                list(admin.prove_consistency("g1", old.size, new.size).path),
+                list(consistency(connection, "g1", old.size, new.size)),
             )
-            proven(admin, 150, keys)
+            proven(connection, 150, keys)
     passes(cli, cluster)
