@@ -25,6 +25,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.replica.ports import RangePut, RunningReplica
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas
@@ -45,9 +46,9 @@ class Engine(Protocol):
     def new_token(self) -> Token: ...
     def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
     def notify(self, group: str, call: Call) -> None: ...
-    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two
-        turns."""
+    def run(self, group: str, work: Callable[[RunningReplica], T]) -> Awaitable[T]:
+        """Pass the open group to `work` between two turns. `work` must be quick, and change
+        nothing. Raises LedgerError while the group does not run here."""
         ...
 
     def wake(self, group: str) -> None:
@@ -55,6 +56,15 @@ class Engine(Protocol):
         ...
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
+    async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
+        """Restore a range of this replica's entries from its peers while the group runs. Raises
+        LedgerError."""
+        ...
+
+    async def mend_all(self, group: str, reason: str) -> None:
+        """Stop the group, and verify and repair its whole log from peers. Raises LedgerError."""
+        ...
+
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
     def on_hidden(self, listener: Callable[[str], None]) -> None: ...
 

@@ -23,6 +23,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Refused as Unanswered
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.controller.broker_groups import spec_settings
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.ha_control import HaControl
 from ledgermq.node.controller.placement import Placement
@@ -41,13 +42,13 @@ from ledgermq.node.frontend.admin.node_details import NodeDetails
 from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.admin.peeks import Peeks
 from ledgermq.node.frontend.admin.queries import Queries
-from ledgermq.node.frontend.admin.replicas_service import PREFIX as REPLICAS_PREFIX
-from ledgermq.node.frontend.admin.replicas_service import SERVICE as REPLICAS
-from ledgermq.node.frontend.admin.replicas_service import Replicas
 from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
 from ledgermq.node.frontend.admin.upgrade_admin import Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.frontend.audits.replicas_service import PREFIX as REPLICAS_PREFIX
+from ledgermq.node.frontend.audits.replicas_service import SERVICE as REPLICAS
+from ledgermq.node.frontend.audits.replicas_service import Replicas
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
@@ -92,7 +93,6 @@ from ledgermq.node.replica.hosting.replica_assignments import (
     Assignment,
     AssignmentFile,
     assignments_of,
-    spec_settings,
 )
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
@@ -360,7 +360,13 @@ class Node:
             )
         )
         self.replicas = Replicas(
-            config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers
+            config,
+            self._boot_id,
+            self._boots_of,
+            self.engine,
+            self.forwarder,
+            self.retainer,
+            callers,
         )
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
@@ -408,6 +414,10 @@ class Node:
         leaving."""
         found = self._groups.get(group)
         return None if found is None else found.age_ns(time.monotonic_ns())
+
+    def _boots_of(self, group: str) -> int:
+        """How often the replica here was opened in this process."""
+        return self._groups[group].boots
 
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = (

@@ -26,6 +26,7 @@ from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import Record, decode_record
 from ledgermq.proto.entries.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
@@ -223,7 +224,7 @@ def _begins_ms(reader: Any) -> int | None:
 
 
 def _facts(
-    hosted: Any,
+    hosted: RunningReplica,
     question: peer_pb2.GroupWhy,
     visible: Record | None,
     newest: Record,

@@ -51,6 +51,7 @@ from ledgermq.node.frontend.admin.group_reads import (
 from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import Record, decode_record
 from ledgermq.proto.entries.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
@@ -313,7 +314,7 @@ class GroupQueries:
                 index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption
             )
 
-        def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
+        def look(hosted: RunningReplica) -> tuple[int, list[admin_pb2.ConsumptionState]]:
             machine = hosted.machine
             begins = _begins(machine, wanted.topic)
             if not 0 <= wanted.queue < len(begins) or not begins[
@@ -409,7 +410,7 @@ class GroupQueries:
         if which == "store_ms":
             return await self._through.offset_at(group, wanted.topic, queue, wanted.store_ms)
 
-        def target(hosted: Any) -> int:
+        def target(hosted: RunningReplica) -> int:
             machine = hosted.machine
             return int(
                 machine.end(wanted.topic, queue)
@@ -560,13 +561,13 @@ def _begins(machine: Any, topic: str) -> list[int]:
     return [machine.begin(topic, queue) for queue in range(config.queues)]
 
 
-def _indexed_to(hosted: Any) -> int:
+def _indexed_to(hosted: RunningReplica) -> int:
     """The last entry whose keys the index holds."""
     return int(hosted.key_index.next_index) - 1
 
 
 def _consumption(
-    hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int
+    hosted: RunningReplica, wanted: peer_pb2.GroupMessage, now_ns: int
 ) -> list[admin_pb2.ConsumptionState]:
     delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
     states = []

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -24,8 +23,8 @@ from ledgermq.node.broker.calls.member_calls import (
 )
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, merged
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -205,7 +204,9 @@ class Leadership:
         if request.broker_group in self._engine.groups:
             response.events.extend(
                 _packed(event)
-                for event in await self._engine.run(request.broker_group, _leaders_of)
+                for event in await self._engine.run(
+                    request.broker_group, lambda hosted: hosted.leaders()
+                )
             )
         return response
 
@@ -224,11 +225,6 @@ class Leadership:
         except (CallRefused, LedgerError, DecodeError, ValueError, IndexError):
             # Not reachable, or a different version.
             return None
-
-
-def _leaders_of(hosted: Any) -> tuple[LeadershipEvent, ...]:
-    found: tuple[LeadershipEvent, ...] = hosted.leaders()
-    return found
 
 
 def _packed(event: LeadershipEvent) -> admin_pb2.LeadershipEvent:

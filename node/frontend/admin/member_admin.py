@@ -31,10 +31,9 @@ from ledgermq.node.controller import voters
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.frontend.admin.overview import replication_of
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.peers.links import Link
-from ledgermq.node.replica.peers.peer_identities import PeerIdentities
+from ledgermq.node.replica.ports import Greetings, PeerLink
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.host_port import FORM, split
@@ -71,8 +70,8 @@ class Members:
         forwarder: Forwarder,
         controller: Any,
         roster: Roster,
-        links: Mapping[str, Link],
-        peer_identities: PeerIdentities,
+        links: Mapping[str, PeerLink],
+        peer_identities: Greetings,
     ) -> None:
         self._node = node
         self._engine = engine

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from ledgermq import __version__
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.replica.ports import PeerLink
 from ledgermq.node.runtime import logs, metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import masked
@@ -37,7 +37,7 @@ class NodeDetails:
         self,
         config: NodeConfig,
         forwarder: Forwarder,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         connections: Callable[[], int | None],
         telemetry_streams: Sized,
         native_streams: Sized,

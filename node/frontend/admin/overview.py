@@ -22,11 +22,15 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.replica.consensus.cluster_clock import ClockStanding
-from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.replica.maintenance.tiering import Tiering
-from ledgermq.node.replica.peers.links import Link, Lost, NotSent
+from ledgermq.node.replica.ports import (
+    ClockOpinion,
+    Digests,
+    Lost,
+    NotSent,
+    PeerLink,
+    Retention,
+    StoredFiles,
+)
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, kernels, peer_pb2
@@ -50,22 +54,22 @@ log = get_logger()
 class Overview:
     """Collects the views of all nodes and merges them."""
 
-    storage: Retainer | None = None
+    storage: Retention | None = None
     """Knows the disk usage of log files and what keeps each file from being trimmed; without it
     neither is reported."""
-    clock: Callable[[], ClockStanding] | None = None
+    clock: Callable[[], ClockOpinion] | None = None
     """What this node knows of its wall clock; without it that is not reported."""
     unheard: Callable[[str], Sequence[str]] | None = None
     """Why peers ignore what the replica of a group here sends; without it that is not reported."""
-    digest_exchange: DigestExchange | None = None
-    tiering: Tiering | None = None
+    digest_exchange: Digests | None = None
+    tiering: StoredFiles | None = None
     """Knows which sealed files differ between replicas; without it they are not reported."""
 
     def __init__(
         self,
         config: NodeConfig,
         engine: Engine,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         roster: Roster,
         replicas: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
@@ -108,7 +112,7 @@ class Overview:
         )
         if self.clock is not None:
             standing = self.clock()
-            node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms
+            node.clock, node.clock_offset_ms = str(standing.state), standing.offset_ms
         reply = peer_pb2.NodeStatusReply(node=node)
         async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
             statuses = await asyncio.gather(
@@ -180,7 +184,7 @@ class Overview:
         )
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
 
-    async def _ask(self, link: Link, queues: bool) -> peer_pb2.NodeStatusReply | None:
+    async def _ask(self, link: PeerLink, queues: bool) -> peer_pb2.NodeStatusReply | None:
         if not link.up:
             return None
         try:

@@ -15,8 +15,8 @@ from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.frontend.admin.group_reads import ReadThrough, confirm, message_of
 from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, fail, refused

@@ -19,8 +19,8 @@ from typing import Any
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.admin.overview import Overview, replication_of
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb

@@ -47,17 +47,13 @@ from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
-from ledgermq.node.frontend.ports import ServerCall
+from ledgermq.node.frontend.ports import Engine, ServerCall
 from ledgermq.node.frontend.proofs.checkpoints import METHODS as PROOF_METHODS
 from ledgermq.node.frontend.proofs.checkpoints import SEAL_METHOD, Checkpoints
 from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.security.admin_guard import caller
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.hosting.ports import State
-from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
-from ledgermq.node.replica.maintenance.retention_loop import WHY_METHOD, Retainer
-from ledgermq.node.replica.retention.pins import TooManyPins
+from ledgermq.node.replica.ports import STORAGE_METHOD, WHY_METHOD, Retention, RunningReplica
 from ledgermq.node.runtime.deadlines import bounded, within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -115,7 +111,7 @@ class AdminService:
         overview: Overview,
         peeks: Peeks,
         queries: Queries,
-        storage: Retainer,
+        storage: Retention,
         leadership: Leadership,
         members: Members,
         users: UserAdmin,
@@ -450,10 +446,7 @@ class AdminService:
     @_answered
     async def TakePin(self, request: Any, context: ServerCall) -> admin_pb2.TakePinResponse:
         self._require_hosted(request.broker_group)
-        try:
-            return await self._storage.take_pin(request)
-        except TooManyPins as error:
-            raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
+        return await self._storage.take_pin(request)
 
     @_answered
     async def RenewPin(self, request: Any, context: ServerCall) -> admin_pb2.RenewPinResponse:
@@ -477,9 +470,9 @@ class AdminService:
                 f"entries {request.first_index} to {request.last_index} are not a valid range",
             )
         status = await self._engine.status(group)
-        if status.state != State.RUNNING:
+        if status.state != "running":
             reason = "" if status.rebuild is None else f": {status.rebuild.reason}"
-            if status.state == State.REFUSED:
+            if status.state == "refused":
                 raise fail(
                     Code.PRECONDITION_FAILED,
                     f"broker group {group} cannot be repaired here{reason}",
@@ -837,14 +830,14 @@ class AdminService:
         return {name for names in found for name in names}
 
 
-def _consumers_of(group: Any) -> set[str]:
-    return {base_group(name) for name, _, _ in group.machine.delivery.queues} | {
-        name for name, _ in group.machine.offsets.pairs()
+def _consumers_of(hosted: RunningReplica) -> set[str]:
+    return {base_group(name) for name, _, _ in hosted.machine.delivery.queues} | {
+        name for name, _ in hosted.machine.offsets.pairs()
     }
 
 
-def _reader(stored: str, queue: int) -> Callable[[Any], int]:
-    return lambda group: int(group.machine.begin(stored, queue))
+def _reader(stored: str, queue: int) -> Callable[[RunningReplica], int]:
+    return lambda hosted: hosted.machine.begin(stored, queue)
 
 
 def _choice(kind: Any, value: str, what: str) -> Any:

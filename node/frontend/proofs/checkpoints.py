@@ -20,12 +20,11 @@ from ledgermq.node.broker.calls.operator_calls import EndFile
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.parts.retention.file_tree import leaf_of
 from ledgermq.node.controller.signing_keys import signs_with
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.known_groups import broker_groups
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.replica.ports import PeerLink, RunningReplica
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
@@ -90,7 +89,7 @@ class Checkpoints:
         engine: Engine,
         forwarder: Forwarder,
         controller: Any,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         key: SigningKey,
     ) -> None:
         self._node = node
@@ -384,19 +383,19 @@ class Checkpoints:
         return format_note(Note(text, (sign(text, self._key.verifier_key, self._key.sign),)))
 
 
-def _tree_of(running: OpenReplica) -> _Tree | None:
+def _tree_of(running: RunningReplica) -> _Tree | None:
     tree = running.machine.retained.tree
     return None if tree is None else _Tree(running.store.identity.log_id, list(tree.hashes))
 
 
-def _tree_end(running: OpenReplica) -> tuple[tuple[str, ...], int, int]:
+def _tree_end(running: RunningReplica) -> tuple[tuple[str, ...], int, int]:
     """The voters, the number of files of the log tree, and the first entry behind it."""
     machine, tree = running.machine, running.machine.retained.tree
     voters = () if machine.members is None else machine.members.voters
     return (voters, 0, 0) if tree is None else (voters, len(tree.hashes), tree.next_index)
 
 
-def _place_of(running: OpenReplica, index: int) -> _Place:
+def _place_of(running: RunningReplica, index: int) -> _Place:
     """The sealed file of an entry. Raises LedgerError."""
     retained, tree = running.machine.retained, _tree_of(running)
     if index < 0 or index > running.machine.applied_index:

@@ -31,9 +31,9 @@ from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.ports import EngineGroup
-from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.scheduler import Scheduler
 from ledgermq.node.replica.hosting.syncer import Syncer
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
