@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "node.frontend.routing",
         "node.frontend.ports",
         "node.replica.ports",
+        "node.controller",
         "node.broker.calls",
         *RUNTIME,
     },
@@ -113,8 +114,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *RUNTIME,
     },
     "node.frontend.proofs": {
-        *("node.frontend.proofs", "node.frontend.ports", "node.frontend.routing"),
-        *("node.replica.ports", "node.controller", *DECIDES),
+        *("node.frontend.proofs", "node.frontend.ports", "node.frontend.security"),
+        *("node.frontend.routing", "node.replica.ports", "node.controller", *DECIDES),
         *RUNTIME,
     },
     "node.frontend.audits": {

@@ -251,6 +251,31 @@ Diversion = Callable[[str, CallMetadata], StreamMethod | None]
 bytes in both directions."""
 
 
+# -- the administration
+
+OperatorCall = Callable[[Any], Awaitable[Any]]
+"""Serves a method of `ledgermq.v1.Admin`: takes the request and returns the response, whose status
+the service sets. Raises LedgerError."""
+PeerCall = Callable[[str, bytes], Awaitable[bytes]]
+"""Answers what another node asks: takes the broker group ("" if the question is not about one) and
+the request. Raises CallRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCalls:
+    """What one noun of the administration serves, by the names of the methods: `operators` may call
+    the first ones, and other nodes the second ones."""
+
+    operators: Mapping[str, OperatorCall]
+    peers: Mapping[str, PeerCall] = field(default_factory=dict)
+
+
+class AdminNoun(Protocol):
+    """What the administration says and does about one thing, such as topics, on one node."""
+
+    def calls(self) -> AdminCalls: ...
+
+
 # -- servers
 
 

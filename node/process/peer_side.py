@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.frontend.admin.overview import Overview
+from ledgermq.node.frontend.admin.cluster.overview import Overview
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.process.node_clock import NodeClock
 from ledgermq.node.replica.hosting.assignment_watcher import GREET_METHOD, AssignmentWatcher

@@ -32,20 +32,26 @@ from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import State
 from ledgermq.node.frontend.admin.admin_port import SERVICE as ADMIN
 from ledgermq.node.frontend.admin.admin_port import admin_methods
-from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
-from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.frontend.admin.group_queries import GroupQueries
-from ledgermq.node.frontend.admin.group_reads import ReadThrough
-from ledgermq.node.frontend.admin.leadership_admin import Leadership
-from ledgermq.node.frontend.admin.member_admin import Members
-from ledgermq.node.frontend.admin.node_details import NodeDetails
-from ledgermq.node.frontend.admin.overview import Overview
-from ledgermq.node.frontend.admin.peeks import Peeks
-from ledgermq.node.frontend.admin.queries import Queries
-from ledgermq.node.frontend.admin.replication_admin import Replication
+from ledgermq.node.frontend.admin.cluster.broker_group_admin import BrokerGroups
+from ledgermq.node.frontend.admin.cluster.client_list import ClientList
+from ledgermq.node.frontend.admin.cluster.cluster_status import ClusterStatus
+from ledgermq.node.frontend.admin.cluster.leadership_admin import Leadership
+from ledgermq.node.frontend.admin.cluster.log_files import LogFiles
+from ledgermq.node.frontend.admin.cluster.member_admin import Members
+from ledgermq.node.frontend.admin.cluster.node_details import NodeDetails
+from ledgermq.node.frontend.admin.cluster.overview import Overview
+from ledgermq.node.frontend.admin.cluster.replication_admin import Replication
+from ledgermq.node.frontend.admin.cluster.upgrade_admin import Upgrades
+from ledgermq.node.frontend.admin.cluster.user_admin import UserAdmin
+from ledgermq.node.frontend.admin.messages.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough
+from ledgermq.node.frontend.admin.messages.letters_admin import DeadLetters
+from ledgermq.node.frontend.admin.messages.peeks import Peeks
+from ledgermq.node.frontend.admin.messages.queries import Queries
+from ledgermq.node.frontend.admin.messages.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
-from ledgermq.node.frontend.admin.upgrade_admin import Upgrades
-from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.frontend.admin.topics.consumer_group_admin import ConsumerGroups
+from ledgermq.node.frontend.admin.topics.topic_admin import Topics
 from ledgermq.node.frontend.audits.replicas_service import PREFIX as REPLICAS_PREFIX
 from ledgermq.node.frontend.audits.replicas_service import SERVICE as REPLICAS
 from ledgermq.node.frontend.audits.replicas_service import Replicas
@@ -437,7 +443,7 @@ class Node:
             self.digest_exchange,
             self._tiering,
         )
-        self.leadership = Leadership(config.node, engine, forwarder, self._placement)
+        self.leadership = Leadership(config.node, engine, forwarder, controller, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.reconciler.raise_level = self.upgrades.raise_local
         self._members = Members(
@@ -450,37 +456,48 @@ class Node:
             config.node, config.cluster_id, engine, forwarder, controller, links, key
         )
         through = ReadThrough(engine, self._tier)
-        self.admin = AdminService(
-            engine,
+        clients = ClientList(config.node, self.service, self.log_service.streams, forwarder, links)
+        queries = Queries(
+            forwarder,
             controller,
-            self.overview,
-            Peeks(engine, forwarder, through),
-            Queries(
-                forwarder,
-                controller,
-                GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms),
-            ),
-            self.retainer,
-            self.leadership,
-            self._members,
-            self._users,
-            ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
-            receipt_keys,
-            Replication(config.node, engine, forwarder, controller, self.overview),
-            BrokerGroups(
-                config, controller, self._members, self.leadership, forwarder, self.roster, links
-            ),
-            NodeDetails(
-                config,
-                forwarder,
-                links,
-                self._call_server.connections,
-                self.service.streams,
-                self.log_service.streams,
-            ),
-            self.upgrades,
-            self._checkpoints,
-            self._tier,
+            GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms),
+        )
+        self.admin = AdminService(
+            (
+                ClusterStatus(controller, self.overview),
+                NodeDetails(
+                    config,
+                    forwarder,
+                    links,
+                    self._call_server.connections,
+                    self.service.streams,
+                    self.log_service.streams,
+                ),
+                Topics(engine, controller, self.overview, self._tier),
+                ConsumerGroups(engine, controller, queries, clients),
+                Peeks(engine, forwarder, controller, through),
+                queries,
+                DeadLetters(queries, controller),
+                WaitingMessages(queries, controller),
+                LogFiles(engine, controller, self.retainer),
+                self.leadership,
+                Replication(config.node, engine, forwarder, controller, self.overview),
+                self._members,
+                BrokerGroups(
+                    config,
+                    controller,
+                    self._members,
+                    self.leadership,
+                    forwarder,
+                    self.roster,
+                    links,
+                ),
+                self.upgrades,
+                self._checkpoints,
+                clients,
+                self._users,
+                receipt_keys,
+            )
         )
 
     async def start(self) -> None:
@@ -771,7 +788,7 @@ class Node:
         )
         server.add_service(LOG, self.log_service.methods())
         server.add_service(REPLICAS, self.replicas.methods())
-        server.add_service(ADMIN, admin_methods(self.admin, self.authority))
+        server.add_service(ADMIN, admin_methods(self.admin.methods, self.authority))
         server.add_service(HEALTH, self._health_service.methods())
         await server.listen(self._listening)
         log.info("client port open", server=type(server).__name__, native=kernels.described())

@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, ProduceFrame
-from ledgermq.node.frontend.admin.client_list import ClientList
+from ledgermq.node.frontend.admin.cluster.client_list import ClientList
 from ledgermq.node.frontend.native import frame_checks
 from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.rocketmq.streams import Streams

@@ -35,6 +35,7 @@ from ledgermq.node.frontend.ports import (
     UnaryMethod,
 )
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.leader_calls import ask_leader
 from ledgermq.node.replica.ports import Retention, RunningReplica
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
@@ -42,7 +43,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.records.control import AuditRecord
-from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.storage.files.errors import StorageError
 
@@ -147,18 +148,15 @@ class Replicas:
             raise fail(
                 Code.BAD_REQUEST, f"the id of a marker must have 1 to {ID_MAX} printable characters"
             )
-        deadline = asyncio.get_running_loop().time() + _within_s(request.within_ms)
-        group, data = request.broker_group, request.SerializeToString()
-        try:
-            responses = await self._forwarder.submit(
-                group, MARK_METHOD, {}, data, deadline, repeatable=True
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = audit_pb2.MarkResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return await ask_leader(
+            self._forwarder,
+            request.broker_group,
+            MARK_METHOD,
+            request,
+            audit_pb2.MarkResponse,
+            _within_s(request.within_ms),
+            repeatable=True,
+        )
 
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
         """Answer a call of this service that was forwarded to this node. Raises CallRefused."""

@@ -15,7 +15,7 @@ import yaml
 
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.frontend.admin.overview import (
+from ledgermq.node.frontend.admin.cluster.overview import (
     Overview,
     queue_ends,
     topic_counts,

@@ -16,7 +16,12 @@ from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.broker.parts.timers.timers import SLOTS, Place, first_place, slot_of
 from ledgermq.node.broker.parts.transactions.transactions import half_record
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of
+from ledgermq.node.frontend.admin.messages.group_reads import (
+    ANSWER_BYTES,
+    ANSWER_MAX,
+    message_of,
+    name_of,
+)
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, peer_pb2

@@ -22,9 +22,10 @@ from pydantic import ValidationError
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas, spec_settings
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER, may_vote
-from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
-from ledgermq.node.frontend.admin.leadership_admin import Leadership
-from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.frontend.admin.cluster.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
+from ledgermq.node.frontend.admin.cluster.leadership_admin import Leadership
+from ledgermq.node.frontend.admin.cluster.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.frontend.ports import AdminCalls
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.ports import PeerLink
 from ledgermq.node.runtime.config import NodeConfig
@@ -78,6 +79,18 @@ class BrokerGroups:
         self._replication: dict[str, str] = {}
         """The replication of each broker group as its leader last stated it: the settings are those
         that the group was created with."""
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {
+                "AddBrokerGroup": self.add,
+                "ListBrokerGroups": lambda _: self.listed(),
+                "MoveReplica": self.move,
+                "PreferLeader": self.prefer,
+                "PlanRebalance": lambda _: self.planned(),
+            }
+        )
 
     # -- a new group
 

@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_o
 from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
 from ledgermq.node.broker.queries.trace import Event, Subject, events_of
 from ledgermq.node.broker.queries.why_delivery import Facts, absent, why
-from ledgermq.node.frontend.admin.group_reads import ReadThrough, each_by_key
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough, each_by_key
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles

@@ -12,7 +12,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.frontend.admin.group_reads import (
+from ledgermq.node.frontend.admin.messages.group_reads import (
     ANSWER_BYTES,
     ANSWER_MAX,
     message_of,
