@@ -197,7 +197,7 @@ CLI_LIBRARY = "click"
 GRPC = {"grpc", "grpc_health.v1.health", "grpc_health.v1.health_pb2_grpc"}
 KNOW_GRPC = {
     "node.process.grpc_server",
-    "node.process.otlp_metrics",
+    "node.process.telemetry.otlp_metrics",
     "node.frontend.routing.worker_proxy",
     "client",
     "audit",

@@ -2,7 +2,7 @@
 across packages.
 
 The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the
-streams of both client services and the spans of `node/process/tracing.py` implement these protocols
+streams of both client services and the spans of `node/process/telemetry/tracing.py` implement these protocols
 structurally. Tests use small fakes.
 
 `ServerCall` is a call as the services see it. Only a `CallServer` knows which gRPC library is

@@ -309,3 +309,14 @@ class Link:
                 waiting.set_exception(Lost(f"the connection to node {self.peer} ended"))
         log.warning("peer disconnected", peer=self.peer, address=self._address)
         self._handler.link_changed(self.peer, False)
+
+
+class Links(dict[str, Link]):
+    """The links of a node, by peer. `peers.py` adds and removes them, and its holders see that."""
+
+    def send_packets(self, group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
+        """Queue packets, each as (peer, packet); those for nodes that are not peers are dropped."""
+        for peer, packet in packets:
+            link = self.get(peer)
+            if link is not None:
+                link.send_packet(group, packet)
