@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.replica.shipping": {"node.replica.shipping", "node.replica.consensus", *DECIDES},
     "node.replica.retention": {"node.replica.retention", *DECIDES},
     "node.controller": {"node.controller", "node.broker.calls", *RUNTIME},
-    "node.replica.ports": {"node.broker.ports", *BASE},
+    "node.replica.ports": DECIDES,
     "node.replica.background": {
         "node.replica.background",
         "node.replica.retention",
@@ -67,7 +67,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         *RUNTIME,
     },
     "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
-    "node.frontend.ports": {"node.controller", "node.broker.calls", *RUNTIME},
+    "node.frontend.ports": {
+        "node.replica.ports",
+        "node.controller",
+        "node.broker.calls",
+        *RUNTIME,
+    },
     "node.frontend.security": {
         "node.frontend.security",
         "node.frontend.ports",
@@ -77,7 +82,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.frontend.routing": {
         "node.frontend.routing",
         "node.frontend.ports",
-        "node.replica.peers",
+        "node.replica.ports",
+        "node.controller",
         "node.broker.calls",
         *RUNTIME,
     },
@@ -106,15 +112,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.frontend.native": {
         *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.ports"),
         *("node.frontend.security", "node.frontend.routing", "node.controller"),
-        *("node.broker.calls", "node.broker.recent", *LEAVES),
+        *("node.broker.calls", "node.broker.recent", "node.replica.ports", *LEAVES),
         *RUNTIME,
     },
     "node.frontend.proofs": {
-        *("node.frontend.proofs", "node.frontend.routing", "node.replica", "node.controller"),
-        *("node.broker", *BASE),
+        *("node.frontend.proofs", "node.frontend.ports", "node.frontend.security"),
+        *("node.frontend.routing", "node.replica.ports", "node.controller", *DECIDES),
         *RUNTIME,
     },
-    "node.frontend.admin": {"node.frontend", "node.replica", "node.controller", *DECIDES, *RUNTIME},
+    "node.frontend.audits": {
+        *("node.frontend.audits", "node.frontend.native", "node.frontend.ports"),
+        *("node.frontend.routing", "node.replica.ports", "node.broker.calls"),
+        *RUNTIME,
+    },
+    "node.frontend.admin": {
+        *("node.frontend", "node.replica.ports", "node.controller", *DECIDES),
+        *RUNTIME,
+    },
     "node.process": {"node", *BASE},
     "client": {"client", "proto"},
     "audit": {"audit", "client", "proto"},
@@ -199,7 +213,7 @@ CLI_LIBRARY = "click"
 GRPC = {"grpc", "grpc_health.v1.health", "grpc_health.v1.health_pb2_grpc"}
 KNOW_GRPC = {
     "node.process.grpc_server",
-    "node.process.otlp_metrics",
+    "node.process.telemetry.otlp_metrics",
     "node.frontend.routing.worker_proxy",
     "client",
     "audit",
@@ -321,11 +335,30 @@ def test_a_wrong_import_is_named() -> None:
     assert (
         len(list(wrong_imports("node.replica.hosting.running", ROOT / "node/wrong.py", pool))) == 1
     )
+    inside = ast.parse("from ledgermq.node.replica.hosting.engine import Engine")
+    for room in FRONTEND:
+        assert list(wrong_imports(f"{room}.wrong", ROOT / "node/wrong.py", inside)), room
     found = list(
         wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio"))
     )
     assert len(found) == 1 and "ServerCall" in found[0], found
     assert list(wrong_imports("elsewhere", ROOT / "elsewhere.py", ast.parse(""))) != []
+
+
+FRONTEND = {name for name in MAY_IMPORT if within(name, {"node.frontend"})}
+
+
+def test_the_frontend_sees_a_replica_through_ports() -> None:
+    """No line of the table lets a room of the frontend import more of `node/replica/` than
+    `ports.py`; a line that did would open the inside of a replica to it."""
+    assert "node.frontend.admin" in FRONTEND
+    for room in FRONTEND:
+        opened = {
+            target
+            for target in MAY_IMPORT[room]
+            if target == "node" or within(target, {"node.replica"})
+        }
+        assert opened <= {"node.replica.ports"}, room
 
 
 def test_the_tables_name_what_is_there() -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from bench.core_step import START_NS, leader
 from ledgermq.node.controller.broker_groups import GroupSpec, fewest_replicas, preferred_of
 from ledgermq.node.controller.quorum import Timing as QuorumTiming
-from ledgermq.node.frontend.admin.balancing import MOVE_REPLICA, Facts, GroupFacts, plan
-from ledgermq.node.process.server import LEADERS_EVERY_S
+from ledgermq.node.frontend.admin.cluster.balancing import MOVE_REPLICA, Facts, GroupFacts, plan
+from ledgermq.node.process.frontend_side import LEADERS_EVERY_S
 from ledgermq.raft.messages import AppendReply
 
 SIZES = ((3, 3), (3, 30), (9, 9), (9, 90), (30, 30), (30, 300))

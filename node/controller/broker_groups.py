@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.proto.workers import node_of, together
 
 Json = dict[str, Any]
@@ -62,6 +63,12 @@ class GroupSpec:
     def leader_wanted(self) -> str | None:
         """The preferred leader: from the settings, else as agreed; None if there is none."""
         return self.settings.get("preferred_leader") or self.preferred
+
+
+def spec_settings(group: BrokerGroup) -> dict[str, Any]:
+    """The initial settings of a configured broker group, in the quorum's form."""
+    settings: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return settings
 
 
 Specs = Mapping[str, GroupSpec]

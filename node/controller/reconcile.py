@@ -72,16 +72,21 @@ class Reconciler:
     """One task per hosted broker group."""
 
     def __init__(
-        self, node: str, engine: GroupCaller, controller: Controller, groups: Iterable[str]
+        self,
+        node: str,
+        engine: GroupCaller,
+        controller: Controller,
+        groups: Iterable[str],
+        raise_level: Callable[[str, int], Awaitable[str]] | None = None,
     ) -> None:
+        """`raise_level` raises a group that this node leads to a level; it returns why the group
+        has not got the level yet, or ""."""
         self._node = node
         self._engine = engine
         self._controller = controller
         self._wake = {group: asyncio.Event() for group in groups}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.raise_level: Callable[[str, int], Awaitable[str]] | None = None
-        """Raises a group that this node leads to a level; returns why it has not got the level yet,
-        or ""."""
+        self._raise_level = raise_level
 
     def start(self) -> None:
         for group in self._wake:
@@ -166,9 +171,9 @@ class Reconciler:
         """Raise the group to the level of the cluster. Returns why it has not got it; "" if it
         has."""
         level = self._controller.state.level
-        if self.raise_level is None or self._engine.views[group].level >= level:
+        if self._raise_level is None or self._engine.views[group].level >= level:
             return ""
-        return await self.raise_level(group, level)
+        return await self._raise_level(group, level)
 
     def _again(self, group: str, after_s: float = RETRY_S) -> None:
         asyncio.get_running_loop().call_later(after_s, self._wake[group].set)

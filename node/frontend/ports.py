@@ -2,7 +2,7 @@
 across packages.
 
 The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the
-streams of both client services and the spans of `node/process/tracing.py` implement these protocols
+streams of both client services and the spans of `node/process/telemetry/tracing.py` implement these protocols
 structurally. Tests use small fakes.
 
 `ServerCall` is a call as the services see it. Only a `CallServer` knows which gRPC library is
@@ -25,6 +25,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.replica.ports import RangePut, RunningReplica
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas
@@ -45,9 +46,9 @@ class Engine(Protocol):
     def new_token(self) -> Token: ...
     def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
     def notify(self, group: str, call: Call) -> None: ...
-    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two
-        turns."""
+    def run(self, group: str, work: Callable[[RunningReplica], T]) -> Awaitable[T]:
+        """Pass the open group to `work` between two turns. `work` must be quick, and change
+        nothing. Raises LedgerError while the group does not run here."""
         ...
 
     def wake(self, group: str) -> None:
@@ -55,6 +56,15 @@ class Engine(Protocol):
         ...
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
+    async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
+        """Restore a range of this replica's entries from its peers while the group runs. Raises
+        LedgerError."""
+        ...
+
+    async def mend_all(self, group: str, reason: str) -> None:
+        """Stop the group, and verify and repair its whole log from peers. Raises LedgerError."""
+        ...
+
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
     def on_hidden(self, listener: Callable[[str], None]) -> None: ...
 
@@ -239,6 +249,31 @@ than CallAborted with UNKNOWN."""
 Diversion = Callable[[str, CallMetadata], StreamMethod | None]
 """Decides by path and metadata whether something else than the registered method serves a call, as
 bytes in both directions."""
+
+
+# -- the administration
+
+OperatorCall = Callable[[Any], Awaitable[Any]]
+"""Serves a method of `ledgermq.v1.Admin`: takes the request and returns the response, whose status
+the service sets. Raises LedgerError."""
+PeerCall = Callable[[str, bytes], Awaitable[bytes]]
+"""Answers what another node asks: takes the broker group ("" if the question is not about one) and
+the request. Raises CallRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCalls:
+    """What one noun of the administration serves, by the names of the methods: `operators` may call
+    the first ones, and other nodes the second ones."""
+
+    operators: Mapping[str, OperatorCall]
+    peers: Mapping[str, PeerCall] = field(default_factory=dict)
+
+
+class AdminNoun(Protocol):
+    """What the administration says and does about one thing, such as topics, on one node."""
+
+    def calls(self) -> AdminCalls: ...
 
 
 # -- servers

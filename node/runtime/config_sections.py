@@ -302,8 +302,8 @@ Collector = Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")]
 
 
 class Metrics(Section):
-    """Bounds of the metrics by topic and consumer group (`node/process/topic_figures.py`), and
-    their export by OTLP (`node/process/otlp_metrics.py`)."""
+    """Bounds of the metrics by topic and consumer group (`node/process/telemetry/topic_figures.py`), and
+    their export by OTLP (`node/process/telemetry/otlp_metrics.py`)."""
 
     series_max: Annotated[int, Field(ge=0, le=1_000_000)] = 20_000
     """How many series there are at most for topics and consumer groups. What does not fit is left
@@ -313,7 +313,7 @@ class Metrics(Section):
 
 
 class Tracing(Section):
-    """Where OpenTelemetry spans of client calls go (`node/process/tracing.py`)."""
+    """Where OpenTelemetry spans of client calls go (`node/process/telemetry/tracing.py`)."""
 
     otlp_endpoint: Collector = ""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0

@@ -2,7 +2,7 @@
 reason before the caller gives up.
 
 Without it, a node that waits for a quorum or a leader for its own full time-out answers when the
-caller has already gone. `bounded` decorates a servicer class; `within` limits one wait to the time
+caller has already gone. `bounded` wraps a method of a service; `within` limits one wait to the time
 that the caller has left.
 """
 
@@ -13,14 +13,14 @@ import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 MARGIN_PART = 0.2
 MARGIN_S_MAX = 0.5
 """The share of the caller's time, and the most seconds, reserved for sending the answer."""
 
-S = TypeVar("S", bound=type[Any])
+Serve = Callable[[Any, Any], Awaitable[Any]]
+"""Takes the request and the context of the call."""
 
 
 @dataclass(slots=True)
@@ -42,21 +42,14 @@ def within(seconds: float) -> float:
     return max(0.0, min(seconds, deadline.until - asyncio.get_running_loop().time()))
 
 
-def bounded(service: S) -> S:
-    """Makes the methods of a servicer class observe their callers' deadlines. They are recognised
-    by their capital names, as gRPC has them."""
-    for name, method in list(vars(service).items()):
-        if name[0].isupper() and asyncio.iscoroutinefunction(method):
-            setattr(service, name, _bounded(method))
-    return service
+def bounded(serve: Serve) -> Serve:
+    """A method of a service, whose waits observe the deadline of its caller. The context of a call
+    without a caller is None."""
 
-
-def _bounded(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @wraps(method)
-    async def in_time(self: Any, request: Any, context: Any) -> Any:
+    async def in_time(request: Any, context: Any) -> Any:
         remaining = None if context is None else context.time_remaining()
         if remaining is None:
-            return await method(self, request, context)
+            return await serve(request, context)
         deadline = _Deadline(
             asyncio.get_running_loop().time()
             + remaining
@@ -64,7 +57,7 @@ def _bounded(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
         )
         token = _CALL.set(deadline)
         try:
-            return await method(self, request, context)
+            return await serve(request, context)
         finally:
             deadline.until = math.inf
             _CALL.reset(token)

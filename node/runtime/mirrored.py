@@ -1,7 +1,7 @@
 """Declarations of the metric families that repeat numbers kept elsewhere. They are filled when
 `/metrics` is read.
 
-`node/process/http.py` fills most of them from the status of the replicas, and
+`node/process/telemetry/http.py` fills most of them from the status of the replicas, and
 `node/frontend/rocketmq/wire/meters.py` those of the calls.
 """
 

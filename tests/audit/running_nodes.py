@@ -16,7 +16,7 @@ from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.remote import Access
 from ledgermq.audit.run.jobs import Audit, ClientCheck, audit_running, local_engine
 from ledgermq.audit.run.running import RunningCluster
-from ledgermq.node.replica.hosting.replica_files import ReplicaFiles
+from ledgermq.node.frontend.audits.replica_files import ReplicaFiles
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.status import LedgerError
 from tests.audit.log_writer import CLUSTER, Writer

@@ -40,7 +40,7 @@ from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.process.client_port import call_server
-from ledgermq.node.replica.peers.links import NotSent
+from ledgermq.node.replica.ports import NotSent
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.proto import messaging_pb2 as pb

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.queries.why_delivery import WIRE_MAX
-from ledgermq.node.frontend.admin.client_list import ClientList
+from ledgermq.node.frontend.admin.cluster.client_list import ClientList
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import (

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.frontend.admin import group_queries
+from ledgermq.node.frontend.admin.messages import group_queries
 from ledgermq.node.frontend.rocketmq import pulling
 from ledgermq.node.frontend.rocketmq.wire.bodies import gain, plain
 from ledgermq.node.runtime.answer_budget import ANSWERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ledgermq.node.replica.peers.links import Lost
+from ledgermq.node.replica.ports import Lost
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
 from tests.contract.backend import (

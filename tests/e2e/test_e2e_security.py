@@ -4,8 +4,10 @@ port, official clients, rotation."""
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc

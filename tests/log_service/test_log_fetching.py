@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ledgermq.node.frontend.native import fetching
 from ledgermq.node.frontend.native.answers import Answer
-from ledgermq.node.process.tracing import Spans
+from ledgermq.node.process.telemetry.tracing import Spans
 from ledgermq.node.runtime.answer_budget import COPIES, AnswerBudget
 from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb

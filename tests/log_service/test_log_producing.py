@@ -23,12 +23,12 @@ from structlog.testing import capture_logs
 
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, ProduceFrame
-from ledgermq.node.frontend.admin.client_list import ClientList
+from ledgermq.node.frontend.admin.cluster.client_list import ClientList
 from ledgermq.node.frontend.native import frame_checks
 from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.rocketmq.streams import Streams
-from ledgermq.node.process import tracing
-from ledgermq.node.process.tracing import Spans
+from ledgermq.node.process.telemetry import tracing
+from ledgermq.node.process.telemetry.tracing import Spans
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quota
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings

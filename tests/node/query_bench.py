@@ -16,10 +16,10 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
-from ledgermq.node.frontend.admin.group_queries import GroupQueries
-from ledgermq.node.frontend.admin.group_reads import ReadThrough
-from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
-from ledgermq.node.frontend.admin.queries import Queries
+from ledgermq.node.frontend.admin.messages.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough
+from ledgermq.node.frontend.admin.messages.peeks import PEEK_METHOD, Peeks
+from ledgermq.node.frontend.admin.messages.queries import Queries
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.message_record import decode_record
@@ -170,7 +170,7 @@ class QueryBench:
                 GroupQueries(node, engine, ReadThrough(engine), self.clock, lambda: self.now_ms),
             )
             self.queries.append(queries)
-            self.peeks.append(Peeks(engine, forwarder, ReadThrough(engine)))  # type: ignore[arg-type]
+            self.peeks.append(Peeks(engine, forwarder, self.state, ReadThrough(engine)))  # type: ignore[arg-type]
             forwarder._executor = self._executor(queries, self.peeks[-1])
         self.topic = self.state.state.topics["", "t"]
 
@@ -184,7 +184,7 @@ class QueryBench:
                 )
                 answer.status.code = 20000
                 return [answer.SerializeToString()]
-            return await queries.execute(method, group, request)
+            return [await queries.calls().peers[method](group, request)]
 
         return execute
 

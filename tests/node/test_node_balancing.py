@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.frontend.admin import balancing
-from ledgermq.node.frontend.admin.balancing import (
+from ledgermq.node.frontend.admin.cluster import balancing
+from ledgermq.node.frontend.admin.cluster.balancing import (
     ADD_QUEUES,
     MOVE_LEADER,
     MOVE_REPLICA,

@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.broker_groups import GroupSpec, Move
-from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
+from ledgermq.node.frontend.admin.cluster.broker_group_admin import BrokerGroups
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail
 

@@ -12,8 +12,8 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.queries.leadership_history import LeadershipEvent
-from ledgermq.node.frontend.admin import leadership_admin
-from ledgermq.node.frontend.admin.leadership_admin import Leadership
+from ledgermq.node.frontend.admin.cluster import leadership_admin
+from ledgermq.node.frontend.admin.cluster.leadership_admin import Leadership
 from ledgermq.proto import admin_pb2
 from ledgermq.raft.transfer import Cause
 
@@ -53,7 +53,7 @@ class FakeForwarder:
 
 
 def service(engine: FakeEngine) -> Leadership:
-    return Leadership("n1", engine, FakeForwarder(), {"g1": ("n1", "n2", "n3")}, lambda: 7)  # type: ignore[arg-type]
+    return Leadership("n1", engine, FakeForwarder(), None, {"g1": ("n1", "n2", "n3")}, lambda: 7)  # type: ignore[arg-type]
 
 
 def test_leaving_asks_every_group_once() -> None:

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
-from ledgermq.node.process.http import StateCollector
-from ledgermq.node.process.topic_figures import TopicFigures
+from ledgermq.node.process.telemetry.http import StateCollector
+from ledgermq.node.process.telemetry.topic_figures import TopicFigures
 from ledgermq.node.runtime import metrics, metrics_page, mirrored
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 from tests.node_core.core_fakes import Bench

@@ -20,8 +20,8 @@ from ledgermq.node.broker.queries.backlog import Backlog
 from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.process import otlp_metrics
-from ledgermq.node.process.http import StateCollector
-from ledgermq.node.process.otlp_metrics import (
+from ledgermq.node.process.telemetry.http import StateCollector
+from ledgermq.node.process.telemetry.otlp_metrics import (
     LOG_EVERY_S,
     Failures,
     MetricsExporter,
@@ -29,7 +29,7 @@ from ledgermq.node.process.otlp_metrics import (
     exporter_of,
     unit_of,
 )
-from ledgermq.node.process.topic_figures import GroupFigures, TopicFigures
+from ledgermq.node.process.telemetry.topic_figures import GroupFigures, TopicFigures
 from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.node.runtime.config_sections import Metrics
 from ledgermq.node.runtime.errors import ConfigError

@@ -20,7 +20,7 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller.grants import User, grant_of
-from ledgermq.node.frontend.admin.replicas_service import KNOWN_METHOD, Replicas
+from ledgermq.node.frontend.audits.replicas_service import KNOWN_METHOD, Replicas
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.ports import Listening
 from ledgermq.node.frontend.security.authority import Authority
@@ -135,7 +135,7 @@ class Stage:
             *(
                 config,
                 "boot" * 8,
-                {"g1": self.driver.hosted},
+                lambda group: self.driver.hosted.boots,
                 engine,
                 self.forwarder,
                 self.retainer,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ledgermq.node.controller.roster import FILE, Roster
-from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.replica.peers.peers import Peers
+from ledgermq.node.replica.ports import Lost, NotSent
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.files.real_disk import RealDisk
 from tests.node.replica.test_node_peers import FixedRoll, Recorder, greeter

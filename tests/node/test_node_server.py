@@ -27,14 +27,15 @@ def test_a_replica_that_came_later_serves_follower_reads(tmp_path: Path) -> None
         {"name": "g1", "replicas": ["n1", "n2", "n3"], "follower_reads": True}
     ]
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
+    local = node.frontend._local
     view = SimpleNamespace(serving=False, members=None, role=Role.FOLLOWER)
-    node._local._views = {"g1": view}  # type: ignore[dict-item]
-    node._groups["g1"] = SimpleNamespace(age_ns=lambda now_ns: 5_000_000)  # type: ignore[assignment]
-    found = node._local.standing("g1", 10)
+    local._views = {"g1": view}  # type: ignore[dict-item]
+    node.replicas.groups["g1"] = SimpleNamespace(age_ns=lambda now_ns: 5_000_000)  # type: ignore[assignment]
+    found = local.standing("g1", 10)
     assert found is not None and found.age_ms == 5
-    assert node._local.standing("g1", 4) is None
-    del node._groups["g1"]
-    assert node._local.standing("g1", 10) is None
+    assert local.standing("g1", 4) is None
+    del node.replicas.groups["g1"]
+    assert local.standing("g1", 10) is None
 
 
 def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
@@ -47,11 +48,11 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
             "advertised_port": 31000,
         }
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
-    endpoints = node.service._endpoints(pb.Endpoints())
+    endpoints = node.frontend.messaging._endpoints(pb.Endpoints())
     assert [(at.host, at.port) for at in endpoints.addresses] == [("mq1.example.com", 31000)]
-    assert node._leaders._endpoint("n2") == "mq2.example.com:31000"
-    assert asyncio.run(node.overview.own()).node.endpoint == "mq1.example.com:31000"
-    assert node.roster.peers()["n2"] == ("127.0.0.1:9082",)
+    assert node.frontend.leaders._endpoint("n2") == "mq2.example.com:31000"
+    assert asyncio.run(node.frontend.admin.overview.own()).node.endpoint == "mq1.example.com:31000"
+    assert node.replicas.roster.peers()["n2"] == ("127.0.0.1:9082",)
 
 
 def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(
@@ -66,12 +67,12 @@ def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(
     ]
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
     told: list[str | None] = []
-    monkeypatch.setattr(node.engine, "notify", lambda group, call: told.append(call.node))
-    monkeypatch.setattr(node.clock, "leader_instead", lambda wanted, voters: wanted)
+    monkeypatch.setattr(node.replicas.engine, "notify", lambda group, call: told.append(call.node))
+    monkeypatch.setattr(node.replicas.clock, "leader_instead", lambda wanted, voters: wanted)
     hurried = []
     for leader, term in (("n2", 1), ("n1", 2), ("n1", 2), ("n1", 3)):
-        node.engine.views["g1"] = SimpleNamespace(leader=leader, term=term, members=None)  # type: ignore[assignment]
-        node._prefer("g1")
-        hurried.append(node.retainer._hurry.is_set())
-        node.retainer._hurry.clear()
+        node.replicas.engine.views["g1"] = SimpleNamespace(leader=leader, term=term, members=None)  # type: ignore[assignment]
+        node.preferred_leaders.tell("g1")
+        hurried.append(node.maintenance.retainer._hurry.is_set())
+        node.maintenance.retainer._hurry.clear()
     assert hurried == [False, True, False, True] and told == ["n2", "n2"]

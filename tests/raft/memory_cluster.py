@@ -106,7 +106,10 @@ class Member:
 
     def step(self, packet: Packet, now_ns: int) -> None:
         message, agree = packet.message, True
-        if isinstance(message, Append) and (at := chain_question(self.core.log, message)) is not None:
+        if (
+            isinstance(message, Append)
+            and (at := chain_question(self.core.log, message)) is not None
+        ):
             theirs = packet.entries[at - message.prev_index]
             agree = theirs[1] == self.disk.written[at][1]
         pushed = message.extent if isinstance(message, Append) else None

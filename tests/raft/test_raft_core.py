@@ -112,7 +112,9 @@ def test_every_stranger_is_counted_and_none_is_answered() -> None:
     raft = core([1])
     for message in messages("x", "b", 2):
         raft.step(message, 0)
-    assert said(raft, 0) == [] and raft.refused == {"stranger": 5} and raft.calm_until(0) is not None
+    assert (
+        said(raft, 0) == [] and raft.refused == {"stranger": 5} and raft.calm_until(0) is not None
+    )
 
 
 @pytest.mark.parametrize(

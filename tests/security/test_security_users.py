@@ -12,7 +12,7 @@ import pytest
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.grants import Action, Kind, Need, User, effective, grant_of
 from ledgermq.node.controller.state import Outcome, State, export, restore
-from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.frontend.admin.cluster.user_admin import UserAdmin
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.node.frontend.security.authority import Authority

@@ -16,8 +16,8 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Mar
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.frontend.admin.explaining import Explainer
-from ledgermq.node.frontend.admin.group_reads import ReadThrough
+from ledgermq.node.frontend.admin.messages.explaining import Explainer
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough
 from ledgermq.node.frontend.routing.tier_fetches import TierFetches, fetched
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import peer_pb2

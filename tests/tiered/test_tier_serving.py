@@ -21,10 +21,10 @@ from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.parts.pulls.reads import read_offset
 from ledgermq.node.broker.queries.trace import Subject
-from ledgermq.node.frontend.admin import explaining
-from ledgermq.node.frontend.admin.group_queries import GroupQueries
-from ledgermq.node.frontend.admin.group_reads import ReadThrough
-from ledgermq.node.frontend.admin.peeks import Peeks
+from ledgermq.node.frontend.admin.messages import explaining
+from ledgermq.node.frontend.admin.messages.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough
+from ledgermq.node.frontend.admin.messages.peeks import Peeks
 from ledgermq.node.frontend.native.log_tail import LogTail
 from ledgermq.node.frontend.native.reading import look
 from ledgermq.node.frontend.native.sources import Sources, Waiter
@@ -331,7 +331,7 @@ def test_peek_shows_what_is_in_the_store(served: Served) -> None:
     """From an offset, from the earliest, from a time, the latest; across the begin of the local
     log."""
     topic = SimpleNamespace(namespace="", name="t", placement={"g1": 1})
-    peeks = Peeks(served.engine, None, ReadThrough(served.engine, served.tier))  # type: ignore[arg-type]
+    peeks = Peeks(served.engine, None, None, ReadThrough(served.engine, served.tier))  # type: ignore[arg-type]
 
     def peek(**wanted: Any) -> list[int]:
         request = admin_pb2.PeekRequest(queue=0, **wanted)

@@ -1,7 +1,7 @@
 """Administration over gRPC: the methods behind the operator's commands.
 
-`service.py` maps requests to the modules, one for each subject: members, leadership, broker groups,
-users, queries, retention, audits. Only this package may look into replicas, between two turns of
-the engine. Add a new operator method to its subject's module, its request to `proto/admin.proto`,
-and its permission to `security/admin_guard.py`. Only `process` imports this package.
+A noun, such as topics or members, is a class that says which methods it serves; `service.py`
+composes them, and `process` builds them. Add a new operator method to the class of its noun, its
+request to `proto/admin.proto`, and its permission to `security/admin_guard.py`. Only `process`
+imports this package.
 """

@@ -1,13 +1,13 @@
 """The admin service as methods of a gRPC server: bytes in and out.
 
 An undecodable request is answered with a status, and callers are checked where the configuration
-requires it. The methods themselves are in `service.py`; who may call them is decided in
+requires it. `service.py` composes the methods; who may call them is decided in
 `security/admin_guard.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -35,10 +35,8 @@ BULKY = frozenset(
 """The methods whose answers may have many MiB."""
 
 
-def admin_methods(service: object, authority: Authority) -> dict[str, Method]:
-    """The methods by name. `service` has a method for each of them, with the same name."""
-    names = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
-    methods: dict[str, Serve] = {name: getattr(service, name) for name in names}
+def admin_methods(methods: Mapping[str, Serve], authority: Authority) -> dict[str, Method]:
+    """The methods, by name, on bytes."""
     if authority.required:
         methods = guarded(methods, authority, common_name_of)
     return {name: UnaryMethod(_decoded(name, serve)) for name, serve in methods.items()}

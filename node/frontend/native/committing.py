@@ -24,6 +24,7 @@ from ledgermq.node.frontend.native.problems import Moved
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 
@@ -213,7 +214,7 @@ def _states(
     """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`:
     what was trimmed can still be read."""
 
-    def look(hosted: Any) -> list[tuple[int, int, int]]:
+    def look(hosted: RunningReplica) -> list[tuple[int, int, int]]:
         machine = hosted.machine
         found = []
         for queue in range(machine.queues_of(stored)):

@@ -12,9 +12,10 @@ import secrets
 from collections.abc import Callable, Collection
 
 from ledgermq.node.controller import signing_keys
-from ledgermq.node.frontend.ports import Metadata
+from ledgermq.node.frontend.ports import AdminCalls, Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.logs import get_logger
+from ledgermq.proto import admin_pb2
 from ledgermq.proto.proofs.receipts import KEY_BYTES
 from ledgermq.proto.status import Code, LedgerError, fail
 
@@ -36,6 +37,16 @@ class ReceiptKeys:
         self._now_ms = now_ms
         self._known: signing_keys.ReceiptKeys = ()
         self._opened: dict[str, bytes | None] = {}
+
+    def calls(self) -> AdminCalls:
+        """The methods of the administration that it serves."""
+        return AdminCalls({"RotateReceiptKey": self._rotated})
+
+    async def _rotated(
+        self, _: admin_pb2.RotateReceiptKeyRequest
+    ) -> admin_pb2.RotateReceiptKeyResponse:
+        key_id, keys = await self.rotate()
+        return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
 
     def __repr__(self) -> str:
         return f"ReceiptKeys({[key.key_id for key in self._quorum.state.receipt_keys]})"

@@ -8,13 +8,13 @@ reaches the window of the newest ranges, then the window. One caller at a time.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
 from ledgermq.node.frontend.native.sources import GroupSource
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.storage.files.errors import LogDamaged
 
 ALL = -1
@@ -114,7 +114,7 @@ class LogTail:
         return entries_answer(batch, batch.next_offset, skipped)
 
 
-def _read_here(first_index: int, max_bytes: int, hosted: Any) -> Batch | None:
+def _read_here(first_index: int, max_bytes: int, hosted: RunningReplica) -> Batch | None:
     """Entries that are applied but not yet durable here; None if there are none. Runs between two
     turns."""
     machine = hosted.machine

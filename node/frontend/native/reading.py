@@ -18,6 +18,7 @@ import numpy as np
 
 from ledgermq.node.broker.recent import Recent
 from ledgermq.node.frontend.native.answers import Batch
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto.entries.layout import ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.types import I32, I64
@@ -47,7 +48,7 @@ class Ends:
     floors: tuple[int, ...]
 
 
-def look(hosted: Any, topic: str) -> Ends | None:
+def look(hosted: RunningReplica, topic: str) -> Ends | None:
     """The bounds of a topic's queues; None if the topic is not in force. Runs between two turns."""
     machine = hosted.machine
     config = machine.topics.get(topic)
@@ -68,7 +69,7 @@ def waiting(
     number of units in the files if `first` is among them, unless `anyway` is set; None if retention
     removed `first`. `first` is below `stop`, which is applied."""
 
-    def read(hosted: Any) -> int | Batch | None:
+    def read(hosted: RunningReplica) -> int | Batch | None:
         machine, store = hosted.machine, hosted.store
         written: int = store.queues.written_offset(topic, queue)
         if first < written and not anyway:
@@ -116,7 +117,7 @@ class Files:
         self._queues = queues
         self._entries = entries
 
-    def belong_to(self, hosted: Any) -> bool:
+    def belong_to(self, hosted: RunningReplica) -> bool:
         """Whether these files belong to the current life of the group's replica."""
         return self._entries.reader is hosted.reader
 
@@ -185,7 +186,7 @@ class Files:
         return None if piece is None else Batch(-1, first_index, piece.sizes, [piece.data], "cold")
 
 
-def files_of(hosted: Any) -> Files:
+def files_of(hosted: RunningReplica) -> Files:
     """The files of a running group. Runs between two turns."""
     store = hosted.store
     queues = QueueReader(
@@ -194,7 +195,7 @@ def files_of(hosted: Any) -> Files:
     return Files(queues, EntryReader(hosted.reader, store.identity.data_file_bytes))
 
 
-def recent_of(hosted: Any) -> Recent:
+def recent_of(hosted: RunningReplica) -> Recent:
     """The window of a running group, which is kept from now on. Runs between two turns."""
     recent: Recent = hosted.group.keep_recent()
     return recent

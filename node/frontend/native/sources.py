@@ -22,6 +22,7 @@ from ledgermq.node.broker.recent import Recent
 from ledgermq.node.frontend.native.reading import Files, files_of, recent_of
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 
 COLD_THREADS = 2
 REST_S = 0.05
@@ -235,6 +236,6 @@ class Sources:
             waiter.stir()
 
 
-def _found(hosted: Any) -> tuple[Files, Recent, str]:
+def _found(hosted: RunningReplica) -> tuple[Files, Recent, str]:
     """What a source needs of the group. Runs between two turns."""
     return files_of(hosted), recent_of(hosted), hosted.store.identity.log_id

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -28,6 +27,7 @@ from ledgermq.node.frontend.native.proofs import (
 )
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import log_pb2
 from ledgermq.proto.proofs.receipts import proven
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -154,7 +154,7 @@ class Verifier:
         while True:
             index = proof.next_index
 
-            def look(hosted: Any, index: int = index) -> log_pb2.Verdict | Range:
+            def look(hosted: RunningReplica, index: int = index) -> log_pb2.Verdict | Range:
                 log = hosted.store.log
                 verdict = at_the_edges(log, hosted.machine.applied_index, receipt)
                 return verdict if verdict is not None else _kept(log.read(index, PIECE_BYTES))

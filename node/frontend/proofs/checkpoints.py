@@ -12,20 +12,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from ledgermq.node.broker.calls.operator_calls import EndFile
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.parts.retention.file_tree import leaf_of
 from ledgermq.node.controller.signing_keys import signs_with
+from ledgermq.node.frontend.ports import AdminCalls, Engine, PeerCall
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.frontend.routing.known_groups import broker_groups
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.frontend.routing.known_groups import (
+    broker_groups,
+    of_broker_group,
+    require_hosted,
+)
+from ledgermq.node.frontend.routing.leader_calls import (
+    accepted,
+    answering,
+    ask_leader,
+    with_status,
+)
+from ledgermq.node.frontend.security.admin_guard import caller
+from ledgermq.node.replica.ports import PeerLink, RunningReplica
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
@@ -48,7 +58,6 @@ from ledgermq.storage.log.log_reader import LogReader
 METHOD = "ledgermq.v1.Admin/GetCheckpoint"
 PROVE_METHOD = "ledgermq.v1.Admin/ProveEntry"
 CONTINUE_METHOD = "ledgermq.v1.Admin/ProveConsistency"
-METHODS = (METHOD, PROVE_METHOD, CONTINUE_METHOD)
 SEAL_METHOD = "ledgermq.v1.Admin/SealNow"
 LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 3.0
@@ -57,6 +66,7 @@ PROOF_WITHIN_S = 10.0
 REGISTER_RETRY_S = 1.0
 
 log = get_logger()
+R = TypeVar("R", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ class Checkpoints:
         engine: Engine,
         forwarder: Forwarder,
         controller: Any,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         key: SigningKey,
     ) -> None:
         self._node = node
@@ -100,19 +110,42 @@ class Checkpoints:
         self._controller = controller
         self._links = links
         self._key = key
-        self._here: dict[str, tuple[Callable[[Any], Awaitable[Any]], Any, Any]] = {
-            METHOD: (self.checkpoint_here, pb.GetCheckpointRequest, pb.GetCheckpointResponse),
-            PROVE_METHOD: (self._prove_here, pb.ProveEntryRequest, pb.ProveEntryResponse),
-            CONTINUE_METHOD: (
-                self._consistency_here,
-                pb.ProveConsistencyRequest,
-                pb.ProveConsistencyResponse,
-            ),
-        }
-        """What this node answers itself, by method: its function, and the types of the request and
-        the answer."""
         self._proving = asyncio.Lock()
         """A proof reads a whole file, so there is one at a time."""
+
+    def calls(self) -> AdminCalls:
+        """The methods of the administration that it serves."""
+        seal = of_broker_group(
+            self._engine, self._controller, lambda request: self.seal(request, caller())
+        )
+        return AdminCalls(
+            {
+                "GetCheckpoint": self.checkpoint,
+                "ProveEntry": self.prove,
+                "ProveConsistency": self.prove_consistency,
+                "SealNow": seal,
+                "ListCheckpointKeys": lambda _: self.keys(),
+            },
+            {
+                METHOD: self._answering(
+                    pb.GetCheckpointRequest, self.checkpoint_here, pb.GetCheckpointResponse
+                ),
+                PROVE_METHOD: self._answering(
+                    pb.ProveEntryRequest, self._prove_here, pb.ProveEntryResponse
+                ),
+                CONTINUE_METHOD: self._answering(
+                    pb.ProveConsistencyRequest, self._consistency_here, pb.ProveConsistencyResponse
+                ),
+                SEAL_METHOD: answering(peer_pb2.GroupSeal, self.seal_here),
+            },
+        )
+
+    @staticmethod
+    def _answering(
+        request: type[Message], here: Callable[[Any], Awaitable[Any]], response: type[Message]
+    ) -> PeerCall:
+        """A refusal is in the status of the answer."""
+        return answering(request, lambda _, asked: with_status(response, here(asked)))
 
     async def register(self) -> None:
         """Tell the controller quorum this node's public key, unless it knows it. Waits until the
@@ -165,23 +198,9 @@ class Checkpoints:
                 " this call"
             )
             raise fail(Code.PRECONDITION_FAILED, what) from error
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return accepted(answer)
 
-    async def execute(self, method: str, request: bytes) -> bytes:
-        """The answer to another node that forwarded one of `METHODS`; a refusal is in its
-        status."""
-        ask, asked, answer = self._here[method]
-        try:
-            found = await ask(asked.FromString(request))
-            found.status.code = Code.OK
-        except LedgerError as error:
-            found = answer(status=pb.Status(code=int(error.code), message=error.message))
-        response: bytes = found.SerializeToString()
-        return response
-
-    async def _forwarded(self, method: str, request: Any) -> Any:
+    async def _forwarded(self, method: str, request: Any, response: type[R]) -> R:
         """The answer of the leader of a broker group that has no replica here: workers share the
         port of their node, so a caller cannot choose whom it asks. Raises LedgerError."""
         group = request.broker_group
@@ -192,7 +211,7 @@ class Checkpoints:
             responses = await self._forwarder.submit(
                 group, method, {}, request.SerializeToString(), deadline, repeatable=True
             )
-            answer = self._here[method][2].FromString(responses[0])
+            answer = response.FromString(responses[0])
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         except (DecodeError, IndexError) as error:
@@ -201,9 +220,7 @@ class Checkpoints:
                 " other nodes; ask a node of the group"
             )
             raise fail(Code.PRECONDITION_FAILED, what) from error
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return accepted(answer)
 
     async def checkpoint_here(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
         """The newest checkpoint of this node's replica. Raises LedgerError."""
@@ -215,12 +232,9 @@ class Checkpoints:
         self, request: pb.ProveConsistencyRequest
     ) -> pb.ProveConsistencyResponse:
         """The path from an older size of the tree to a newer one. Raises LedgerError."""
-        hosted = request.broker_group in self._engine.groups
-        found: pb.ProveConsistencyResponse
-        found = await (
-            self._consistency_here(request) if hosted else self._forwarded(CONTINUE_METHOD, request)
-        )
-        return found
+        if request.broker_group in self._engine.groups:
+            return await self._consistency_here(request)
+        return await self._forwarded(CONTINUE_METHOD, request, pb.ProveConsistencyResponse)
 
     async def _consistency_here(
         self, request: pb.ProveConsistencyRequest
@@ -236,11 +250,9 @@ class Checkpoints:
 
     async def prove(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         """The proof that an entry is in the log. Raises LedgerError."""
-        hosted = request.broker_group in self._engine.groups
-        found: pb.ProveEntryResponse = await (
-            self._prove_here(request) if hosted else self._forwarded(PROVE_METHOD, request)
-        )
-        return found
+        if request.broker_group in self._engine.groups:
+            return await self._prove_here(request)
+        return await self._forwarded(PROVE_METHOD, request, pb.ProveEntryResponse)
 
     async def _prove_here(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         group = self._hosted(request.broker_group)
@@ -288,18 +300,15 @@ class Checkpoints:
         wanted = peer_pb2.GroupSeal(
             user=user, through=request.through if request.HasField("through") else None
         )
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        group, data = request.broker_group, wanted.SerializeToString()
-        try:
-            responses = await self._forwarder.submit(
-                group, SEAL_METHOD, {}, data, deadline, repeatable=True
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = pb.SealNowResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return await ask_leader(
+            self._forwarder,
+            request.broker_group,
+            SEAL_METHOD,
+            wanted,
+            pb.SealNowResponse,
+            within(LEADER_WITHIN_S),
+            repeatable=True,
+        )
 
     async def seal_here(self, group: str, wanted: peer_pb2.GroupSeal) -> pb.SealNowResponse:
         """Have the log of a broker group sealed that this node leads. The status carries a refusal
@@ -347,11 +356,7 @@ class Checkpoints:
             return 0
 
     def _hosted(self, group: str) -> str:
-        if group not in self._engine.groups:
-            raise fail(
-                Code.BAD_REQUEST,
-                f"this node has no replica of broker group {group!r}; ask a node that has one",
-            )
+        require_hosted(self._engine, group)
         return group
 
     @staticmethod
@@ -384,19 +389,19 @@ class Checkpoints:
         return format_note(Note(text, (sign(text, self._key.verifier_key, self._key.sign),)))
 
 
-def _tree_of(running: OpenReplica) -> _Tree | None:
+def _tree_of(running: RunningReplica) -> _Tree | None:
     tree = running.machine.retained.tree
     return None if tree is None else _Tree(running.store.identity.log_id, list(tree.hashes))
 
 
-def _tree_end(running: OpenReplica) -> tuple[tuple[str, ...], int, int]:
+def _tree_end(running: RunningReplica) -> tuple[tuple[str, ...], int, int]:
     """The voters, the number of files of the log tree, and the first entry behind it."""
     machine, tree = running.machine, running.machine.retained.tree
     voters = () if machine.members is None else machine.members.voters
     return (voters, 0, 0) if tree is None else (voters, len(tree.hashes), tree.next_index)
 
 
-def _place_of(running: OpenReplica, index: int) -> _Place:
+def _place_of(running: RunningReplica, index: int) -> _Place:
     """The sealed file of an entry. Raises LedgerError."""
     retained, tree = running.machine.retained, _tree_of(running)
     if index < 0 or index > running.machine.applied_index:

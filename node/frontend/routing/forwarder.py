@@ -23,7 +23,7 @@ from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, UNREAD, CallRefused, Refused
 from ledgermq.node.frontend.ports import Engine, Executor
-from ledgermq.node.replica.peers.links import Link, Lost, NotSent
+from ledgermq.node.replica.ports import Lost, NotSent, PeerLink
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.answer_budget import ANSWERS, BULKY_BYTES, COPIES
 from ledgermq.node.runtime.logs import get_logger
@@ -59,7 +59,7 @@ class Forwarder:
         node: str,
         replicas: Mapping[str, Sequence[str]],
         engine: Engine,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         now_ns: Callable[[], int],
     ) -> None:
         self._node = node

@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.storage.files.errors import Damaged, StorageError
 from ledgermq.storage.log.log_reader import Piece
@@ -51,7 +52,7 @@ class Bounds:
         return self.floor >= self.local.offset
 
 
-def bounds_of(hosted: Any, topic: str, queue: int) -> Bounds:
+def bounds_of(hosted: RunningReplica, topic: str, queue: int) -> Bounds:
     """Runs between two turns."""
     machine = hosted.machine
     local = LocalBegin(machine.begin(topic, queue), machine.begin_pos, machine.time_epochs)

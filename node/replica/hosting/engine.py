@@ -31,9 +31,9 @@ from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.ports import EngineGroup
-from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.scheduler import Scheduler
 from ledgermq.node.replica.hosting.syncer import Syncer
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
@@ -104,8 +104,7 @@ class Engine:
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
         self._wish_listeners: list[Callable[[str, Sequence[HaRequest]], None]] = []
-        self.fetch: Callable[[str, Sequence[TierFetch]], None] = self._without_store
-        """Starts fetches of messages from the object store; each ends with a `TierFetched`."""
+        self._fetch: Callable[[str, Sequence[TierFetch]], None] = self._without_store
         self.views: dict[str, GroupView] = {}
 
     def _add(self, name: str, group: EngineGroup) -> None:
@@ -326,6 +325,11 @@ class Engine:
         quorum."""
         self._wish_listeners.append(listener)
 
+    def on_fetches(self, fetch: Callable[[str, Sequence[TierFetch]], None]) -> None:
+        """Call `fetch(group, fetches)` whenever a group needs messages from the object store; each
+        fetch ends with a `TierFetched`. Without it they end at once."""
+        self._fetch = fetch
+
     def _without_store(self, group: str, fetches: Sequence[TierFetch]) -> None:
         for fetch in fetches:
             self.notify(
@@ -419,7 +423,7 @@ class Engine:
             for wished in self._wish_listeners:
                 wished(group, output.ha_requests)
         if output.tier_fetches:
-            self.fetch(group, output.tier_fetches)
+            self._fetch(group, output.tier_fetches)
         for done in output.done:
             future = self._waiting.pop(done.token, None)
             if future is not None and not future.done():

@@ -40,8 +40,9 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.hosting.ports import Broken, ReplicaOpener, ShippingHandler, State
-from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
+from ledgermq.node.replica.hosting.range_repairs import RangeRepairs
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.replica.shipping.ports import Progress, Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import SHIPPING, is_shipping
 from ledgermq.node.runtime import metrics

@@ -27,8 +27,8 @@ from typing import Any, Protocol
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.replica.shipping.ports import Rebuild
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.proto.types import ReplicaStatus

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.runtime.logs import get_logger
@@ -23,17 +23,6 @@ PACKETS_MAX = 256
 them again."""
 
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class RangePut:
-    """The result of a repair. `refused`: why the range cannot be restored alone; then only what
-    `repaired` lists was changed."""
-
-    repaired: tuple[str, ...] = ()
-    written_bytes: int = 0
-    source: str = ""
-    refused: str | None = None
 
 
 Submit = Callable[[Callable[[], RebuildOutput]], Future[RebuildOutput]]

@@ -92,12 +92,6 @@ def effective(config: NodeConfig, assigned: Mapping[str, Assignment]) -> NodeCon
     return config
 
 
-def spec_settings(group: BrokerGroup) -> dict[str, Any]:
-    """The initial settings of a configured broker group, in the quorum's form."""
-    settings: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    return settings
-
-
 class AssignmentFile:
     """The file of the agreed assignments. Used by one thread at a time."""
 

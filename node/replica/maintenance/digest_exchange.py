@@ -32,7 +32,7 @@ from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.ports import GroupTurns, MaintenanceConfig
-from ledgermq.node.replica.ports import PeerCaller
+from ledgermq.node.replica.ports import STORAGE_METHOD, PeerCaller
 from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
@@ -42,7 +42,6 @@ from ledgermq.proto.status import LedgerError
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.ports import Disk
 
-STORAGE_METHOD = "ledgermq.v1.Admin/storage"
 PEER_WITHIN_S = 1.0
 ASKED_AT_ONCE = 64
 """Maximum number of files in one query."""

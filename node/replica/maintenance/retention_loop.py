@@ -30,9 +30,10 @@ from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, DigestExchange
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.ports import GroupTurns, MaintenanceConfig
-from ledgermq.node.replica.ports import PeerCaller
+from ledgermq.node.replica.ports import STORAGE_METHOD, WHY_METHOD, PeerCaller
+from ledgermq.node.replica.retention.pins import TooManyPins
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
     consumer_pins,
@@ -63,13 +64,12 @@ from ledgermq.node.replica.retention.retention_rules import (
 from ledgermq.node.replica.retention.why_kept import why
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto import admin_pb2, audit_pb2, peer_pb2
 from ledgermq.proto.levels import STORED_TRIM_LEVEL
-from ledgermq.proto.status import LedgerError, refused
+from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.files.errors import lacks_descriptors
 from ledgermq.storage.files.ports import Disk
 
-WHY_METHOD = "ledgermq.v1.Admin/WhyKept"
 LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 2.0
 KEYS_A_STEP = 256
@@ -436,23 +436,28 @@ class Retainer:
 
     async def sealed_files(
         self, group: str, bases: Sequence[int] | None
-    ) -> list[tuple[LogFile, str | None, str | None]]:
+    ) -> list[audit_pb2.SealedFile]:
         """Files that take no more entries, each with this node's own digest and the digest that a
         majority sealed, if known (a digest is known seconds after sealing). `bases` None: all
         files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
         known = await self._digest_exchange.digests(group)
-        files = [
-            file for file in survey.files if file.sealed and (bases is None or file.base in bases)
-        ]
         seals = survey.retained.seals
         return [
-            (file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None)
-            for file in files
+            audit_pb2.SealedFile(
+                base=file.base,
+                first_index=file.first_index,
+                last_index=file.last_index,
+                end_pos=file.end_pos,
+                sha256=known.get(file.base),
+                sealed_sha256=seals[file.base].sha256 if file.base in seals else None,
+            )
+            for file in survey.files
+            if file.sealed and (bases is None or file.base in bases)
         ]
 
     async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
-        """Pin the files of this replica. Raises TooManyPins, LedgerError."""
+        """Pin the files of this replica. Raises LedgerError."""
         name = str(uuid.uuid4())
 
         def take(hosted: OpenReplica) -> tuple[int, int]:
@@ -461,7 +466,10 @@ class Retainer:
             hosted.pins.take(name, pos, request.reason, request.ttl_ms, self._engine.now_ns())
             return hosted.store.log.begin_index, begin_pos
 
-        begin_index, begin_pos = await self._engine.run(request.broker_group, take)
+        try:
+            begin_index, begin_pos = await self._engine.run(request.broker_group, take)
+        except TooManyPins as error:
+            raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
         return admin_pb2.TakePinResponse(pin=name, begin_index=begin_index, begin_pos=begin_pos)
 
     async def renew_pin(self, request: admin_pb2.RenewPinRequest) -> admin_pb2.RenewPinResponse:

@@ -27,6 +27,7 @@ from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.ports import TieredState
 from ledgermq.node.replica.retention.retention_facts import file_at
 from ledgermq.node.replica.retention.retention_rules import (
     HOUR_MS,
@@ -81,24 +82,6 @@ NOT_UPLOADED = "the leader has not uploaded it yet"
 
 T = TypeVar("T")
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class TieredState:
-    """What operators see of one replica: how many sealed files here this node has not verified in
-    the store, and why the first waits; what readers find there through this node, and why that is
-    not everything."""
-
-    verified_pos: int
-    waiting_files: int
-    waiting_bytes: int
-    waits_for: str | None
-    stored_files: int
-    stored_bytes: int
-    stored_from_index: int | None
-    unreadable: str | None
-    not_removed: str | None
-    """What total retention waits for."""
 
 
 @dataclass(frozen=True, slots=True)

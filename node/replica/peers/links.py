@@ -21,7 +21,7 @@ from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, REMOVED, Gr
 from ledgermq.node.replica.peers.peer_frames import BadFrame
 from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerStream
 from ledgermq.node.replica.peers.peer_wire import CutOff, PeerWire, TlsFailure, tls_failure
-from ledgermq.node.replica.ports import PeerHandler
+from ledgermq.node.replica.ports import Lost, NotSent, PeerHandler
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
@@ -30,15 +30,6 @@ RECONNECT_S = (0.02, 0.05, 0.1, 0.2)
 REFUSED_RETRY_S = 2.0
 
 log = get_logger()
-
-
-class NotSent(Exception):
-    """The call did not leave this node, so it was not executed."""
-
-
-class Lost(Exception):
-    """The stream ended after the call was sent and before its result arrived; the outcome is
-    unknown."""
 
 
 class Link:
@@ -318,3 +309,14 @@ class Link:
                 waiting.set_exception(Lost(f"the connection to node {self.peer} ended"))
         log.warning("peer disconnected", peer=self.peer, address=self._address)
         self._handler.link_changed(self.peer, False)
+
+
+class Links(dict[str, Link]):
+    """The links of a node, by peer. `peers.py` adds and removes them, and its holders see that."""
+
+    def send_packets(self, group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
+        """Queue packets, each as (peer, packet); those for nodes that are not peers are dropped."""
+        for peer, packet in packets:
+            link = self.get(peer)
+            if link is not None:
+                link.send_packet(group, packet)

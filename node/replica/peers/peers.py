@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.peers.greeting import Greeter
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.replica.peers.links import Link, Links
 from ledgermq.node.replica.peers.peer_server import PeerServer
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.replica.ports import PeerHandler
@@ -21,8 +20,8 @@ log = get_logger()
 
 
 class Peers:
-    """All links of a node and its peer server. `links` is always the same dictionary, so its
-    holders see peers come and go."""
+    """All links of a node and its peer server. What must send before there are peers, or has a
+    part in receiving, is given the `links` first."""
 
     def __init__(
         self,
@@ -31,12 +30,14 @@ class Peers:
         handler: PeerHandler,
         limit_bytes: int,
         wire: PeerWire | None = None,
+        links: Links | None = None,
     ) -> None:
         self._greeter = greeter
         self._wire = wire or PeerWire()
         self._handler = handler
         self._limit_bytes = limit_bytes
-        self.links = {peer: self._link(peer, where) for peer, where in addresses.items()}
+        self.links = Links() if links is None else links
+        self.links.update({peer: self._link(peer, where) for peer, where in addresses.items()})
         self._server = PeerServer(greeter, handler, limit_bytes, self._wire)
         self._dialling = False
         self._ending: set[asyncio.Task[None]] = set()
@@ -77,10 +78,3 @@ class Peers:
     async def stop(self) -> None:
         await asyncio.gather(*(link.stop() for link in self.links.values()), *self._ending)
         await self._server.stop()
-
-    def send_packets(self, group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
-        """Queue packets, each as (peer, packet); those for nodes that are not peers are dropped."""
-        for peer, packet in packets:
-            link = self.links.get(peer)
-            if link is not None:
-                link.send_packet(group, packet)

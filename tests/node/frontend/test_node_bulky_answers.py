@@ -26,7 +26,7 @@ class Service:
         self.budget = budget
         self.held: list[int] = []
 
-    def __getattr__(self, name: str) -> Any:
+    def method(self, name: str) -> Any:
         response = getattr(admin_pb2, f"{name}Response")
 
         async def serve(request: Any, context: Any) -> Any:
@@ -48,7 +48,9 @@ def methods(
     monkeypatch: pytest.MonkeyPatch, budget: AnswerBudget
 ) -> tuple[Service, dict[str, Any]]:
     monkeypatch.setattr(admin_port, "ANSWERS", budget)
-    found = admin_methods(service := Service(budget), Open())  # type: ignore[arg-type]
+    service = Service(budget)
+    served = {name: service.method(name) for name in (*BULKY, "ClusterStatus")}
+    found = admin_methods(served, Open())  # type: ignore[arg-type]
     return service, {
         name: method.serve for name, method in found.items() if isinstance(method, UnaryMethod)
     }

@@ -9,7 +9,6 @@ from typing import Any
 from ledgermq.node.runtime.deadlines import bounded, within
 
 
-@bounded
 class Service:
     """Answers how long it may take."""
 
@@ -17,7 +16,7 @@ class Service:
         self.later: asyncio.Task[float] | None = None
         self.answered = asyncio.Event()
 
-    async def Ask(self, request: Any, context: Any) -> float:
+    async def ask(self, request: Any, context: Any) -> float:
         self.later = asyncio.create_task(self._afterwards())
         return within(5.0)
 
@@ -33,7 +32,7 @@ def caller(remaining_s: float | None) -> Any:
 def asked(context: Any) -> tuple[float, float]:
     async def run() -> tuple[float, float]:
         service = Service()
-        during = await service.Ask(None, context)
+        during = await bounded(service.ask)(None, context)
         service.answered.set()
         assert service.later is not None
         return during, await service.later

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.admin.node_details import METHOD, NodeDetails
+from ledgermq.node.frontend.admin.cluster.node_details import METHOD, NodeDetails
 from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config_loading import masked, validate
 from ledgermq.proto import admin_pb2 as pb

@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import sql_filter
 from ledgermq.node.broker.queries.why_delivery import RANKS, absent, born_of
-from ledgermq.node.frontend.admin import explaining
+from ledgermq.node.frontend.admin.messages import explaining
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.status import LedgerError

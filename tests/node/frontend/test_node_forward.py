@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.frontend.routing import forwarder
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.replica.ports import Lost, NotSent
 from ledgermq.node.runtime import answer_budget
 from ledgermq.node.runtime.answer_budget import BULKY_BYTES, AnswerBudget
 from ledgermq.proto import peer_pb2

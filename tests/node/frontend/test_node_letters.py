@@ -11,8 +11,8 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Receive
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.frontend.admin import group_letters
-from ledgermq.node.frontend.admin.letters_admin import DeadLetters
+from ledgermq.node.frontend.admin.messages import group_letters
+from ledgermq.node.frontend.admin.messages.letters_admin import DeadLetters
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import LedgerError

@@ -16,8 +16,8 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.controller import Health
 from ledgermq.node.controller.state import ADDRESS_KINDS, NODE_STATE, State
-from ledgermq.node.frontend.admin import member_admin as module
-from ledgermq.node.frontend.admin.member_admin import Members
+from ledgermq.node.frontend.admin.cluster import member_admin as module
+from ledgermq.node.frontend.admin.cluster.member_admin import Members
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError
@@ -125,9 +125,16 @@ class Bench:
     # -- forwarder
 
     async def submit(
-        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+        self,
+        group: str,
+        method: str,
+        metadata: Mapping[str, str],
+        request: bytes,
+        deadline: float,
+        *,
+        repeatable: bool,
     ) -> Sequence[bytes]:
-        assert method == module.CHANGE_METHOD
+        assert not repeatable and method == module.CHANGE_METHOD
         return [
             (
                 await self.unit.change_here(group, pb.ChangeMemberRequest.FromString(request))

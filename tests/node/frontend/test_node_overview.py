@@ -15,14 +15,14 @@ import yaml
 
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.frontend.admin.overview import (
+from ledgermq.node.frontend.admin.cluster.overview import (
     Overview,
     queue_ends,
     topic_counts,
     topic_info,
     topic_sums,
 )
-from ledgermq.node.process.http import Health
+from ledgermq.node.process.telemetry.http import Health
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.proto import peer_pb2
@@ -55,12 +55,12 @@ def reply(
     return answer
 
 
-def overview() -> Overview:
+def overview(**parts: Any) -> Overview:
     roster = SimpleNamespace(
         nodes=("n1", "n2", "n3"), address=lambda node, kind: f"127.0.0.1:808{node[1]}"
     )
     return Overview(
-        validate(yaml.safe_load(EXAMPLE)), SimpleNamespace(groups=(), views={}), {}, roster
+        validate(yaml.safe_load(EXAMPLE)), SimpleNamespace(groups=(), views={}), {}, roster, **parts
     )  # type: ignore[arg-type]
 
 
@@ -193,10 +193,10 @@ def test_the_level_of_a_group_is_that_of_its_newest_replica() -> None:
 
 def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> None:
     """Only the leader knows what keeps files; a follower's stale word is not shown."""
-    one = overview()
-    one.storage = SimpleNamespace(
+    storage = SimpleNamespace(
         disk="fine", disk_bytes={"g1": {"log": 7}}, files_kept={"g1": {"follower": 2}}
-    )  # type: ignore[assignment]
+    )
+    one = overview(storage=storage)
     status = ReplicaStatus("g1", "n1", Role.LEADER, 1, "n1", 5, 12, 12, 12, 12)
     own = Reply(groups=[one._own_group(status)])
     own.node.node, own.node.up = "n1", True
@@ -289,7 +289,7 @@ def test_the_files_of_a_broker_group_are_not_counted_again_for_each_question(
     )  # type: ignore[assignment]
     both = asyncio.run(one.own()).node.disk_used_bytes
     assert both == 2 * 4096
-    one.storage = SimpleNamespace(
+    one._storage = SimpleNamespace(
         disk="fine", disk_bytes={"g1": {"log": 7, "consume-queue": 5}}, files_kept={}
     )  # type: ignore[assignment]
     read: list[str] = []
@@ -389,8 +389,7 @@ def test_a_replica_that_its_peers_do_not_hear_is_not_ready_and_takes_no_part() -
             "broker group g1: this replica does not count",
             OLD_COPY,
         ]
-    one = overview()
-    one.unheard = unheard
+    one = overview(unheard=unheard)
     own = Reply(groups=[one._own_group(replace(STATUS, node="n3", leader="n1"))])
     own.node.node, own.node.up = "n3", True
     merged = one.merge({**FULL, "n3": own})
@@ -419,7 +418,7 @@ def test_a_master_that_does_not_serve_says_what_to_do() -> None:
 def test_stalled_engine_and_a_draining_node_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not answer in time makes the node unready instead of hanging the
     question."""
-    monkeypatch.setattr("ledgermq.node.process.http.ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr("ledgermq.node.process.telemetry.http.ANSWER_WITHIN_S", 0.01)
     health = Health(FakeEngine(None), list)
     assert asyncio.run(health.why_not_ready()) == ["the engine does not answer"]
     health.draining = True

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
-from ledgermq.node.process import http
-from ledgermq.node.process.http import HttpServer
-from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
+from ledgermq.node.process.telemetry import http
+from ledgermq.node.process.telemetry.http import HttpServer
+from ledgermq.node.process.telemetry.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.host_port import joined
 

@@ -17,8 +17,8 @@ from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import last_store_ms
 from ledgermq.node.broker.parts.pulls import reads
-from ledgermq.node.frontend.admin import group_queries, peeks, queries
-from ledgermq.node.frontend.admin.copies import copy_of
+from ledgermq.node.frontend.admin.messages import group_queries, peeks, queries
+from ledgermq.node.frontend.admin.messages.copies import copy_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs

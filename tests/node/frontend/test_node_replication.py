@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.frontend.admin.overview import replication_of
-from ledgermq.node.frontend.admin.replication_admin import loss_of, reports_of, why_not
+from ledgermq.node.frontend.admin.cluster.overview import replication_of
+from ledgermq.node.frontend.admin.cluster.replication_admin import loss_of, reports_of, why_not
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from tests.node.frontend.test_node_overview import FULL, overview, reply

@@ -16,8 +16,8 @@ from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.queries.backlog import Backlog
 from ledgermq.node.broker.queries.traffic import HandedOut, Stored
-from ledgermq.node.process import topic_figures
-from ledgermq.node.process.topic_figures import PAIR_SERIES, GroupFigures, TopicFigures
+from ledgermq.node.process.telemetry import topic_figures
+from ledgermq.node.process.telemetry.topic_figures import PAIR_SERIES, GroupFigures, TopicFigures
 from ledgermq.proto.records.control import LevelRecord
 from tests.node_core.core_fakes import SECOND, Bench, leading
 

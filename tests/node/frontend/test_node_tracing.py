@@ -24,9 +24,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import ValidationError
 
 from ledgermq.node.frontend.ports import Listening
-from ledgermq.node.process import tracing
 from ledgermq.node.process.client_port import call_server
-from ledgermq.node.process.tracing import Spans, spans_of
+from ledgermq.node.process.telemetry import tracing
+from ledgermq.node.process.telemetry.tracing import Spans, spans_of
 from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.runtime.config_sections import Tracing

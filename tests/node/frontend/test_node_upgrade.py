@@ -20,7 +20,12 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Replies, Upgrades, in_the_way
+from ledgermq.node.frontend.admin.cluster.upgrade_admin import (
+    RAISE_METHOD,
+    Replies,
+    Upgrades,
+    in_the_way,
+)
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.records.control import LevelRecord

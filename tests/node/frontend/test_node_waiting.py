@@ -10,8 +10,8 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, Configure
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve, Resolved
-from ledgermq.node.frontend.admin import group_waiting
-from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
+from ledgermq.node.frontend.admin.messages import group_waiting
+from ledgermq.node.frontend.admin.messages.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.message_record import decode_record
@@ -30,7 +30,7 @@ class Scene:
 
     def __init__(self, bench: QueryBench) -> None:
         self.bench = bench
-        self.waiting = WaitingMessages(bench.queries[1])
+        self.waiting = WaitingMessages(bench.queries[1], bench.state)
 
     async def delay(self, broker: str, body: str, ms: int) -> None:
         await self.bench.send(broker, 0, body, deliver_ms=self.bench.now_ms + ms)

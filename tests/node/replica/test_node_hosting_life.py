@@ -20,7 +20,7 @@ from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, ReplicaHost
 from ledgermq.node.replica.hosting.ports import Broken, State
-from ledgermq.node.replica.hosting.range_repairs import RangePut
+from ledgermq.node.replica.ports import RangePut
 from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.runtime import metrics

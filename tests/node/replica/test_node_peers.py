@@ -29,13 +29,13 @@ from ledgermq.node.frontend.security import minting
 from ledgermq.node.replica.consensus.replica_wire import encode
 from ledgermq.node.replica.peers import peer_server, peer_stream
 from ledgermq.node.replica.peers.greeting import Greeter
-from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, packet_head, packet_in
 from ledgermq.node.replica.peers.peer_frames import encode as encode_frame
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
 from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.replica.peers.peers import Peers
+from ledgermq.node.replica.ports import Lost, NotSent
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.errors import FatalError

@@ -206,8 +206,7 @@ async def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(
         world.views["g1"] = replace(world.views["g1"], level=2)
         return ""
 
-    reconciler = Reconciler("n1", world, world, ["g1"])
-    reconciler.raise_level = raise_level
+    reconciler = Reconciler("n1", world, world, ["g1"], raise_level)
     reconciler.start()
     reconciler.changed()
     await settle(world, reconciler, lambda: len(asked) == 3)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.frontend.admin.replicas_service import LATE_S, REST_FACTOR, REST_MAX_S, Budget
-from ledgermq.node.replica.hosting import replica_files
-from ledgermq.node.replica.hosting.replica_files import ReplicaFiles
+from ledgermq.node.frontend.audits import replica_files
+from ledgermq.node.frontend.audits.replica_files import ReplicaFiles
+from ledgermq.node.frontend.audits.replicas_service import LATE_S, REST_FACTOR, REST_MAX_S, Budget
 from ledgermq.proto.status import Code, LedgerError
 
 PAGE = 4096

@@ -25,12 +25,13 @@ from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
+from ledgermq.node.replica.retention.pins import PINS_MAX
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
-from ledgermq.proto.status import refused
+from ledgermq.proto.status import Code, LedgerError, refused
 from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.files.errors import NoSpace
 from ledgermq.storage.files.real_disk import RealDisk
@@ -746,3 +747,14 @@ def test_files_of_before_a_time_epoch_age_from_its_begin_on(tmp_path: Path) -> N
     assert book.sealed_from(sealed[0].base)[0].last_store_ms == sealed[0].last_store_ms, (
         "manifests name the bytes"
     )
+
+
+def test_a_pin_too_many_is_refused_with_a_status(stage: Any) -> None:
+    """An operator's command may be repeated later: it is no fault of the node."""
+    one = stage()
+    request = admin_pb2.TakePinRequest(broker_group="g1", reason="audit", ttl_ms=60_000)
+    for _ in range(PINS_MAX):
+        asyncio.run(one.retainer.take_pin(request))
+    with pytest.raises(LedgerError, match="pins are held already") as error:
+        asyncio.run(one.retainer.take_pin(request))
+    assert error.value.code == Code.TOO_MANY_REQUESTS

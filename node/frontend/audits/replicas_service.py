@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.frontend.audits.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
 from ledgermq.node.frontend.ports import (
     CallGone,
@@ -34,18 +35,15 @@ from ledgermq.node.frontend.ports import (
     UnaryMethod,
 )
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.hosting import ReplicaHost
-from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
-from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.frontend.routing.leader_calls import ask_leader
+from ledgermq.node.replica.ports import Retention, RunningReplica
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.records.control import AuditRecord
-from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.storage.files.errors import StorageError
 
@@ -105,16 +103,16 @@ class Replicas:
         self,
         config: NodeConfig,
         boot_id: str,
-        hosted: Mapping[str, ReplicaHost],
+        boots: Callable[[str], int],
         engine: Engine,
         forwarder: Forwarder,
-        storage: Retainer,
+        storage: Retention,
         callers: Callers,
     ) -> None:
         self._node = config.node
         self._cluster_id = config.cluster_id
         self._boot_id = boot_id
-        self._hosted = hosted
+        self._boots = boots
         self._engine = engine
         self._forwarder = forwarder
         self._storage = storage
@@ -150,18 +148,15 @@ class Replicas:
             raise fail(
                 Code.BAD_REQUEST, f"the id of a marker must have 1 to {ID_MAX} printable characters"
             )
-        deadline = asyncio.get_running_loop().time() + _within_s(request.within_ms)
-        group, data = request.broker_group, request.SerializeToString()
-        try:
-            responses = await self._forwarder.submit(
-                group, MARK_METHOD, {}, data, deadline, repeatable=True
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = audit_pb2.MarkResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return await ask_leader(
+            self._forwarder,
+            request.broker_group,
+            MARK_METHOD,
+            request,
+            audit_pb2.MarkResponse,
+            _within_s(request.within_ms),
+            repeatable=True,
+        )
 
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
         """Answer a call of this service that was forwarded to this node. Raises CallRefused."""
@@ -242,9 +237,9 @@ class Replicas:
         end = await self._settled(group, index, _within_s(request.within_ms))
         answer.MergeFrom(await self._engine.run(group, lambda hosted: _facts(hosted, end)))
         answer.sealed.extend(
-            _sealed(file)
+            file
             for file in await self._storage.sealed_files(group, None)
-            if file[0].last_index <= end.index
+            if file.last_index <= end.index
         )
         if answer.life != self._life(group):
             raise fail(
@@ -289,7 +284,7 @@ class Replicas:
         return point
 
     def _life(self, group: str) -> str:
-        return f"{self._boot_id[:12]}-{self._hosted[group].boots}"
+        return f"{self._boot_id[:12]}-{self._boots(group)}"
 
     async def digests(self, request: audit_pb2.FileDigestsRequest) -> audit_pb2.FileDigestsResponse:
         """Digests of sealed files, for the files whose digest is known."""
@@ -301,7 +296,7 @@ class Replicas:
             self._hosted_group(request.broker_group), list(request.bases)
         )
         return audit_pb2.FileDigestsResponse(
-            files=[_sealed(file) for file in files if file[1] is not None]
+            files=[file for file in files if file.HasField("sha256")]
         )
 
     # -- files
@@ -488,7 +483,7 @@ def _within_s(within_ms: int) -> float:
     return min(within_ms, WITHIN_MS_MAX) / _MS if within_ms > 0 else WITHIN_MS / _MS
 
 
-def _point(hosted: OpenReplica, index: int) -> audit_pb2.EntryPoint:
+def _point(hosted: RunningReplica, index: int) -> audit_pb2.EntryPoint:
     """The end of an applied entry. Raises LedgerError if it was trimmed."""
     entries = hosted.store.log
     if index == entries.begin_index - 1:
@@ -504,7 +499,7 @@ def _point(hosted: OpenReplica, index: int) -> audit_pb2.EntryPoint:
     )
 
 
-def _begin(hosted: OpenReplica) -> audit_pb2.EntryPoint:
+def _begin(hosted: RunningReplica) -> audit_pb2.EntryPoint:
     """The point before the first retained entry."""
     entries = hosted.store.log
     before = entries.begin_index - 1
@@ -516,7 +511,7 @@ def _begin(hosted: OpenReplica) -> audit_pb2.EntryPoint:
     )
 
 
-def _facts(hosted: OpenReplica, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
+def _facts(hosted: RunningReplica, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
     identity, machine = hosted.store.identity, hosted.machine
     members = machine.members
     return audit_pb2.DescribeReplicaResponse(
@@ -532,16 +527,4 @@ def _facts(hosted: OpenReplica, end: audit_pb2.EntryPoint) -> audit_pb2.Describe
         applied_index=machine.applied_index,
         voters=() if members is None else members.voters,
         learners=() if members is None else sorted(members.learners),
-    )
-
-
-def _sealed(file: tuple[LogFile, str | None, str | None]) -> audit_pb2.SealedFile:
-    found, own, sealed = file
-    return audit_pb2.SealedFile(
-        base=found.base,
-        first_index=found.first_index,
-        last_index=found.last_index,
-        end_pos=found.end_pos,
-        sha256=own,
-        sealed_sha256=sealed,
     )

@@ -17,8 +17,10 @@ from google.protobuf.message import DecodeError
 
 from ledgermq import __version__
 from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.frontend.ports import AdminCalls
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.frontend.routing.leader_calls import answering
+from ledgermq.node.replica.ports import PeerLink
 from ledgermq.node.runtime import logs, metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import masked
@@ -37,7 +39,7 @@ class NodeDetails:
         self,
         config: NodeConfig,
         forwarder: Forwarder,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         connections: Callable[[], int | None],
         telemetry_streams: Sized,
         native_streams: Sized,
@@ -50,6 +52,18 @@ class NodeDetails:
         self._connections = connections
         self._telemetry_streams = telemetry_streams
         self._native_streams = native_streams
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {"DescribeNode": self.of},
+            {METHOD: answering(admin_pb2.DescribeNodeRequest, self._answer)},
+        )
+
+    async def _answer(
+        self, _: str, request: admin_pb2.DescribeNodeRequest
+    ) -> admin_pb2.DescribeNodeResponse:
+        return self.here(request)
 
     async def of(self, request: admin_pb2.DescribeNodeRequest) -> admin_pb2.DescribeNodeResponse:
         """The node that is asked for. Raises LedgerError if there is no such node, or if it does

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -24,12 +23,15 @@ from ledgermq.node.broker.calls.member_calls import (
 )
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, merged
+from ledgermq.node.frontend.ports import AdminCalls, Engine, Metadata, OperatorCall
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.known_groups import of_broker_group
+from ledgermq.node.frontend.routing.leader_calls import answering, ask_leader
+from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.status import Code, LedgerError, refused
 from ledgermq.raft.transfer import Cause
 
 TRANSFER_METHOD = "ledgermq.v1.Admin/TransferLeadership"
@@ -56,14 +58,46 @@ class Leadership:
         node: str,
         engine: Engine,
         forwarder: Forwarder,
+        controller: Metadata,
         replicas: Mapping[str, Sequence[str]],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._node = node
         self._engine = engine
         self._forwarder = forwarder
+        self._controller = controller
         self._replicas = replicas
         self._now_ns = now_ns
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+
+        def known(serve: OperatorCall) -> OperatorCall:
+            return of_broker_group(self._engine, self._controller, serve)
+
+        return AdminCalls(
+            {
+                "TransferLeadership": known(self.transfer),
+                "BeginTimeEpoch": known(
+                    lambda request: self.begin_time_epoch(request.broker_group, caller())
+                ),
+                "LeadershipHistory": known(self.history),
+            },
+            {
+                TRANSFER_METHOD: answering(
+                    admin_pb2.TransferLeadershipRequest,
+                    lambda _, request: self.transfer_here(request),
+                ),
+                TIME_EPOCH_METHOD: answering(
+                    peer_pb2.GroupTimeEpoch,
+                    lambda group, request: self.begin_time_epoch_here(group, request.user),
+                ),
+                HISTORY_METHOD: answering(
+                    admin_pb2.LeadershipHistoryRequest,
+                    lambda _, request: self.history_here(request),
+                ),
+            },
+        )
 
     # -- handing over
 
@@ -72,17 +106,14 @@ class Leadership:
     ) -> admin_pb2.TransferLeadershipResponse:
         """Transfer leadership, from any node: forwards the request to the leader and returns its
         answer. Raises LedgerError."""
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        try:
-            responses = await self._forwarder.submit(
-                request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = admin_pb2.TransferLeadershipResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return await ask_leader(
+            self._forwarder,
+            request.broker_group,
+            TRANSFER_METHOD,
+            request,
+            admin_pb2.TransferLeadershipResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     async def transfer_here(
         self, request: admin_pb2.TransferLeadershipRequest
@@ -144,18 +175,14 @@ class Leadership:
 
     async def begin_time_epoch(self, group: str, user: str) -> admin_pb2.BeginTimeEpochResponse:
         """Begin a time epoch, from any node. Raises LedgerError."""
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        request = peer_pb2.GroupTimeEpoch(user=user).SerializeToString()
-        try:
-            responses = await self._forwarder.submit(
-                group, TIME_EPOCH_METHOD, {}, request, deadline
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = admin_pb2.BeginTimeEpochResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return await ask_leader(
+            self._forwarder,
+            group,
+            TIME_EPOCH_METHOD,
+            peer_pb2.GroupTimeEpoch(user=user),
+            admin_pb2.BeginTimeEpochResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     async def begin_time_epoch_here(
         self, group: str, user: str
@@ -205,7 +232,9 @@ class Leadership:
         if request.broker_group in self._engine.groups:
             response.events.extend(
                 _packed(event)
-                for event in await self._engine.run(request.broker_group, _leaders_of)
+                for event in await self._engine.run(
+                    request.broker_group, lambda hosted: hosted.leaders()
+                )
             )
         return response
 
@@ -224,11 +253,6 @@ class Leadership:
         except (CallRefused, LedgerError, DecodeError, ValueError, IndexError):
             # Not reachable, or a different version.
             return None
-
-
-def _leaders_of(hosted: Any) -> tuple[LeadershipEvent, ...]:
-    found: tuple[LeadershipEvent, ...] = hosted.leaders()
-    return found
 
 
 def _packed(event: LeadershipEvent) -> admin_pb2.LeadershipEvent:

@@ -29,8 +29,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ledgermq import __version__
-from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
-from ledgermq.node.process.topic_figures import TopicFigures
+from ledgermq.node.process.telemetry.node_pages import WorkerPages, merged_metrics
+from ledgermq.node.process.telemetry.topic_figures import TopicFigures
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import metrics, mirrored, sockets

@@ -11,16 +11,18 @@ the forwarder's wait for a leader that serves. `raft/` decides what each may do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.admin.overview import Overview, replication_of
+from ledgermq.node.frontend.admin.cluster.overview import Overview, replication_of
+from ledgermq.node.frontend.ports import AdminCalls, Engine, OperatorCall
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.known_groups import of_broker_group
+from ledgermq.node.frontend.routing.leader_calls import answering, ask_leader, ask_node
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
@@ -63,6 +65,21 @@ class Replication:
         self._forwarder = forwarder
         self._controller = controller
         self._overview = overview
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+
+        def known(serve: OperatorCall) -> OperatorCall:
+            return of_broker_group(self._engine, self._controller, serve)
+
+        return AdminCalls(
+            {"ElectMaster": known(self.elect), "ChangeReplication": known(self.change)},
+            {
+                METHOD: answering(
+                    pb.ChangeReplicationRequest, lambda _, request: self.change_here(request)
+                )
+            },
+        )
 
     # -- a forced election
 
@@ -139,14 +156,14 @@ class Replication:
         if _RULES[request.to] is Rule.IN_SYNC:
             # Without a controller quorum, the group would have no master until there is one.
             await self._controller.barrier(QUORUM_WITHIN_S)
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        try:
-            responses = await self._forwarder.submit(
-                request.broker_group, METHOD, {}, request.SerializeToString(), deadline
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        return _answered(responses)
+        return await ask_leader(
+            self._forwarder,
+            request.broker_group,
+            METHOD,
+            request,
+            pb.ChangeReplicationResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     async def _change_minimum(
         self, request: pb.ChangeReplicationRequest
@@ -159,13 +176,14 @@ class Replication:
                 f"broker group {group} has no master that node {self._node} knows of; see ledgermq"
                 " status",
             )
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        try:
-            return _answered(
-                await self._forwarder.ask(master, METHOD, request.SerializeToString(), deadline)
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        return await ask_node(
+            self._forwarder,
+            master,
+            METHOD,
+            request,
+            pb.ChangeReplicationResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     async def change_here(
         self, request: pb.ChangeReplicationRequest
@@ -243,13 +261,6 @@ class Replication:
             )
         assert isinstance(outcome, MembersChanged), outcome
         return outcome.members
-
-
-def _answered(responses: Sequence[bytes]) -> pb.ChangeReplicationResponse:
-    answer = pb.ChangeReplicationResponse.FromString(responses[0])
-    if answer.status.code != Code.OK:
-        raise fail(answer.status.code, answer.status.message)
-    return answer
 
 
 Report = pb.BrokerGroupInfo

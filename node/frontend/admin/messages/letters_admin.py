@@ -15,10 +15,12 @@ from typing import Any
 
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
 from ledgermq.node.broker.parts.dead_letters.dead_letters import dead_letter_topic
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
-from ledgermq.node.frontend.admin.overview import number_in
-from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
+from ledgermq.node.frontend.admin.cluster.overview import number_in
+from ledgermq.node.frontend.admin.messages.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
+from ledgermq.node.frontend.admin.messages.queries import LEADER_WITHIN_S, Queries
+from ledgermq.node.frontend.ports import AdminCalls
 from ledgermq.node.frontend.routing.known_groups import broker_groups
+from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import DLQ_PREFIX, stored_name
@@ -35,6 +37,16 @@ class DeadLetters:
     def __init__(self, queries: Queries, controller: Any) -> None:
         self._queries = queries
         self._controller = controller
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {
+                "ListDeadLetters": self.listed,
+                "CountDeadLetters": self.counted,
+                "SettleDeadLetters": lambda request: self.settled(request, caller()),
+            }
+        )
 
     async def listed(
         self, request: admin_pb2.ListDeadLettersRequest

@@ -15,8 +15,10 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.frontend.native.open_streams import OpenStream
+from ledgermq.node.frontend.ports import AdminCalls
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.leader_calls import answering
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import stored_name
@@ -44,6 +46,18 @@ class ClientList:
         self._native = native
         self._forwarder = forwarder
         self._others = others
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {"ListClients": lambda _: self.everywhere()},
+            {METHOD: answering(admin_pb2.ListClientsRequest, self._answer)},
+        )
+
+    async def _answer(
+        self, _: str, __: admin_pb2.ListClientsRequest
+    ) -> admin_pb2.ListClientsResponse:
+        return self.here()
 
     def here(self) -> admin_pb2.ListClientsResponse:
         """The clients that this node knows."""

@@ -21,11 +21,12 @@ from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_o
 from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
 from ledgermq.node.broker.queries.trace import Event, Subject, events_of
 from ledgermq.node.broker.queries.why_delivery import Facts, absent, why
-from ledgermq.node.frontend.admin.group_reads import ReadThrough, each_by_key
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough, each_by_key
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import Record, decode_record
 from ledgermq.proto.entries.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
@@ -235,7 +236,7 @@ def _begins_ms(reader: Any) -> int | None:
 
 
 def _facts(
-    hosted: Any,
+    hosted: RunningReplica,
     question: peer_pb2.GroupWhy,
     visible: Record | None,
     newest: Record,

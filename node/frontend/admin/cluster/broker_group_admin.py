@@ -19,15 +19,15 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
+from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas, spec_settings
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER, may_vote
-from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
-from ledgermq.node.frontend.admin.leadership_admin import Leadership
-from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.frontend.admin.cluster.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
+from ledgermq.node.frontend.admin.cluster.leadership_admin import Leadership
+from ledgermq.node.frontend.admin.cluster.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.frontend.ports import AdminCalls
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.replica_assignments import spec_settings
-from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.replica.ports import PeerLink
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import DEFAULT_MIN_IN_SYNC, BrokerGroup
 from ledgermq.node.runtime.logs import get_logger
@@ -67,7 +67,7 @@ class BrokerGroups:
         leadership: Leadership,
         leaders: Forwarder,
         roster: Roster,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
     ) -> None:
         self._config = config
         self._controller = controller
@@ -79,6 +79,18 @@ class BrokerGroups:
         self._replication: dict[str, str] = {}
         """The replication of each broker group as its leader last stated it: the settings are those
         that the group was created with."""
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {
+                "AddBrokerGroup": self.add,
+                "ListBrokerGroups": lambda _: self.listed(),
+                "MoveReplica": self.move,
+                "PreferLeader": self.prefer,
+                "PlanRebalance": lambda _: self.planned(),
+            }
+        )
 
     # -- a new group
 

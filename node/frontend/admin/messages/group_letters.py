@@ -12,7 +12,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.frontend.admin.group_reads import (
+from ledgermq.node.frontend.admin.messages.group_reads import (
     ANSWER_BYTES,
     ANSWER_MAX,
     message_of,
@@ -20,6 +20,7 @@ from ledgermq.node.frontend.admin.group_reads import (
     peek,
 )
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.entries.message_record import decode_record
@@ -148,7 +149,7 @@ class GroupLetters:
         """The messages as letters with their states, without those that are not wanted."""
         topic = wanted.topic
 
-        def look(hosted: Any) -> tuple[Any, list[tuple[str, Any, int]]]:
+        def look(hosted: RunningReplica) -> tuple[Any, list[tuple[str, Any, int]]]:
             machine = hosted.machine
             states = [dead_letters.state_of(machine, topic, message.offset) for message in page]
             return hosted.reader, [
@@ -203,7 +204,7 @@ class GroupLetters:
     ) -> peer_pb2.GroupLetterCountsReply:
         """How many dead letters there are, and how many are settled; all from one applied state."""
 
-        def look(hosted: Any) -> peer_pb2.GroupLetterCountsReply:
+        def look(hosted: RunningReplica) -> peer_pb2.GroupLetterCountsReply:
             machine = hosted.machine
             reply = peer_pb2.GroupLetterCountsReply()
             for topic in sorted(set(wanted.topics or machine.topics) & machine.topics.keys()):

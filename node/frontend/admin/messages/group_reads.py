@@ -12,6 +12,7 @@ from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peek
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entries.compression import compression_of
 from ledgermq.proto.entries.message_record import decode_record
@@ -89,7 +90,7 @@ class ReadThrough:
         not in force."""
         tiered = self._tier is not None
 
-        def look(hosted: Any) -> list[int]:
+        def look(hosted: RunningReplica) -> list[int]:
             machine = hosted.machine
             config = machine.topics.get(topic)
             if config is None:
@@ -122,7 +123,7 @@ class ReadThrough:
             if found is not None:
                 return found.first, counted_ms(next(found.records()), await self.time_epochs(group))
 
-        def look(hosted: Any) -> tuple[int, int | None]:
+        def look(hosted: RunningReplica) -> tuple[int, int | None]:
             machine = hosted.machine
             first = max(offset, machine.begin(topic, queue))
             return first, machine.stored_ms(topic, queue, first) if first < machine.end(

@@ -7,13 +7,14 @@ part of an answer; the quorum stores only its encrypted form.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import Action, Grant, Kind, User, effective
 from ledgermq.node.controller.state import Outcome
-from ledgermq.node.frontend.ports import Metadata
+from ledgermq.node.frontend.admin.in_force import in_force
+from ledgermq.node.frontend.ports import AdminCalls, Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.security_sections import objection_to_secret
 from ledgermq.proto import admin_pb2
@@ -23,17 +24,24 @@ TIMEOUT_S = 5.0
 
 
 class UserAdmin:
-    """The user commands. `until` waits until a condition holds on this node."""
+    """Executes the user commands."""
 
     def __init__(self, controller: Metadata, sealer: Sealer) -> None:
         self._controller = controller
         self._sealer = sealer
 
-    async def create(
-        self,
-        request: admin_pb2.CreateUserRequest,
-        until: Callable[[Callable[[], bool]], Awaitable[None]],
-    ) -> admin_pb2.CreateUserResponse:
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {
+                "CreateUser": self.create,
+                "ChangeUser": self.change,
+                "DeleteUser": self.delete,
+                "ListUsers": self.list,
+            }
+        )
+
+    async def create(self, request: admin_pb2.CreateUserRequest) -> admin_pb2.CreateUserResponse:
         settings = {
             "name": request.name,
             "grants": list(request.grants),
@@ -42,7 +50,7 @@ class UserAdmin:
         if request.secret_key:
             settings["secret"] = self._sealed(request.name, request.secret_key)
         outcome = await self._controller.submit("create-user", settings, TIMEOUT_S)
-        await until(lambda: request.name in self._users)
+        await in_force(lambda: request.name in self._users)
         return admin_pb2.CreateUserResponse(user=self._info(outcome), created=outcome.changed)
 
     async def bootstrap(self, name: str, secret: str) -> bool:

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX
-from ledgermq.node.frontend.admin.group_waiting import CANCELLED, KINDS
-from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
+from ledgermq.node.frontend.admin.messages.group_reads import ANSWER_BYTES, ANSWER_MAX
+from ledgermq.node.frontend.admin.messages.group_waiting import CANCELLED, KINDS
+from ledgermq.node.frontend.admin.messages.queries import LEADER_WITHIN_S, Queries
+from ledgermq.node.frontend.ports import AdminCalls, Metadata
+from ledgermq.node.frontend.routing.known_topics import of_topic
+from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
@@ -22,8 +25,21 @@ log = get_logger()
 class WaitingMessages:
     """Executes ListWaiting and CancelWaiting. Topics are those of the controller's state."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, controller: Metadata) -> None:
         self._queries = queries
+        self._controller = controller
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {
+                "ListWaiting": of_topic(self._controller, self.listed),
+                "CancelWaiting": of_topic(
+                    self._controller,
+                    lambda topic, request: self.cancelled(topic, request, caller()),
+                ),
+            }
+        )
 
     async def listed(
         self, topic: Any, request: admin_pb2.ListWaitingRequest

@@ -8,18 +8,18 @@ in messages and bytes.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.frontend.admin.group_reads import ReadThrough, confirm, message_of
-from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.node.frontend.admin.cluster.overview import queues_of
+from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough, confirm, message_of
+from ledgermq.node.frontend.ports import AdminCalls, Engine, Metadata
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.known_topics import of_topic
+from ledgermq.node.frontend.routing.leader_calls import answering, ask_leader, with_status
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.status import Code, fail, refused
+from ledgermq.proto.status import Code, fail
 
 PEEK_METHOD = "ledgermq.v1.Admin/Peek"
 PEEK_MAX = 1000
@@ -30,12 +30,28 @@ CALL_TIMEOUT_S = 5.0
 
 
 class Peeks:
-    """Executes Peek."""
+    """Executes Peek. Topics are those of the controller's state."""
 
-    def __init__(self, engine: Engine, forwarder: Forwarder, through: ReadThrough) -> None:
+    def __init__(
+        self, engine: Engine, forwarder: Forwarder, controller: Metadata, through: ReadThrough
+    ) -> None:
         self._engine = engine
+        self._controller = controller
         self._through = through
         self._forwarder = forwarder
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {"Peek": of_topic(self._controller, self.peek)},
+            {PEEK_METHOD: answering(admin_pb2.PeekRequest, self._answer)},
+        )
+
+    async def _answer(self, _: str, request: admin_pb2.PeekRequest) -> Any:
+        """The leader's part of a Peek. The status carries a refusal that no other node would
+        change; raises CallRefused otherwise."""
+        here = of_topic(self._controller, self.peek_here)
+        return await with_status(admin_pb2.PeekResponse, here(request))
 
     async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
         """Messages queue by queue; with `latest`, the newest ones of the whole topic over all
@@ -62,16 +78,15 @@ class Peeks:
         one = admin_pb2.PeekRequest()
         one.CopyFrom(request)
         one.queue, one.max = number, count
-        deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
-        try:
-            responses = await self._forwarder.submit(
-                group, PEEK_METHOD, {}, one.SerializeToString(), deadline, repeatable=True
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = admin_pb2.PeekResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
+        answer = await ask_leader(
+            self._forwarder,
+            group,
+            PEEK_METHOD,
+            one,
+            admin_pb2.PeekResponse,
+            CALL_TIMEOUT_S,
+            repeatable=True,
+        )
         return list(answer.messages)
 
     async def peek_here(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:

@@ -21,7 +21,7 @@ import grpc
 from prometheus_client.core import Metric
 
 from ledgermq import __version__
-from ledgermq.node.process.http import Health, StateCollector
+from ledgermq.node.process.telemetry.http import Health, StateCollector
 from ledgermq.node.runtime import logs, metrics
 from ledgermq.node.runtime.config_sections import Metrics
 from ledgermq.node.runtime.errors import ConfigError

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.queries.why_delivery import RANKS, absent
-from ledgermq.node.frontend.admin.group_queries import GroupQueries
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
-from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.node.controller.state import Topic
+from ledgermq.node.frontend.admin.cluster.overview import queues_of
+from ledgermq.node.frontend.admin.messages.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.messages.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
+from ledgermq.node.frontend.ports import AdminCalls, OperatorCall
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.known_groups import broker_groups
+from ledgermq.node.frontend.routing.known_topics import known_topic, of_topic
+from ledgermq.node.frontend.routing.leader_calls import ask_leader
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -56,9 +61,27 @@ class Queries:
         self._controller = controller
         self._local = local
 
-    async def execute(self, method: str, group: str, request: bytes) -> list[bytes]:
-        """Answer a question that this node or another put to a replica here."""
-        return [await self._local.execute(method.removeprefix(QUERY_PREFIX), group, request)]
+    def calls(self) -> AdminCalls:
+        """The methods that it serves, for dead letters and waiting messages too: their questions
+        to replicas are of the same kind."""
+
+        def topic(serve: Callable[[Any, Any], Awaitable[Any]]) -> OperatorCall:
+            return of_topic(self._controller, serve)
+
+        return AdminCalls(
+            {
+                "Query": topic(self.query),
+                "MessageDetail": topic(self.detail),
+                "TraceMessage": topic(self.trace),
+                "WhyNotDelivered": self._why_not_delivered,
+                "GroupLag": self._lag,
+                "ResetGroup": topic(self.reset),
+            },
+            {
+                QUERY_PREFIX + question: partial(self._local.execute, question)
+                for question in self._local.questions
+            },
+        )
 
     # -- messages
 
@@ -217,7 +240,36 @@ class Queries:
             answer=best.answer, reason=best.reason, evidence=best.evidence
         )
 
+    async def _why_not_delivered(
+        self, request: admin_pb2.WhyNotDeliveredRequest
+    ) -> admin_pb2.WhyNotDeliveredResponse:
+        topics = (
+            [await known_topic(self._controller, request.topic)]
+            if request.HasField("topic")
+            else await self._topics_for(request.group)
+        )
+        return await self.why_not_delivered(topics, request)
+
+    async def _topics_for(self, group: admin_pb2.Name) -> list[Topic]:
+        """The topics that may hold a message of a consumer group: those it has used, then the
+        others of its namespace."""
+        await self._controller.barrier()
+        used = {stored for stored, _ in await self.cursors(group)}
+        topics = [
+            topic
+            for _, topic in sorted(self._controller.state.topics.items())
+            if topic.namespace == group.namespace
+        ]
+        return sorted(
+            topics, key=lambda topic: stored_name(topic.namespace, topic.name) not in used
+        )
+
     # -- consumer groups
+
+    async def _lag(self, request: admin_pb2.GroupLagRequest) -> admin_pb2.GroupLagResponse:
+        named = request.HasField("topic")
+        topic = await known_topic(self._controller, request.topic) if named else None
+        return await self.lag(request.group, topic)
 
     async def lag(self, group: admin_pb2.Name, topic: Any | None) -> admin_pb2.GroupLagResponse:
         """How far a consumer group is, in all topics that it has used or in the given one."""
@@ -366,18 +418,10 @@ class Queries:
     ) -> R:
         """Send a question to the leader of a broker group. `repeatable`: it may be asked again
         after an unknown outcome. Raises LedgerError."""
-        deadline = asyncio.get_running_loop().time() + within_s
-        try:
-            data = question.SerializeToString()
-            answers = await self._forwarder.submit(
-                group, _method(question), {}, data, deadline, repeatable=repeatable
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer: Any = reply.FromString(answers[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer  # type: ignore[no-any-return]
+        method = _method(question)
+        return await ask_leader(
+            self._forwarder, group, method, question, reply, within_s, repeatable=repeatable
+        )
 
 
 def _method(question: Message) -> str:

@@ -16,8 +16,14 @@ from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.broker.parts.timers.timers import SLOTS, Place, first_place, slot_of
 from ledgermq.node.broker.parts.transactions.transactions import half_record
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of
+from ledgermq.node.frontend.admin.messages.group_reads import (
+    ANSWER_BYTES,
+    ANSWER_MAX,
+    message_of,
+    name_of,
+)
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import (
@@ -128,7 +134,7 @@ class GroupWaiting:
 
 
 def _half_page(topic: str, _: int, offset: int, most: int) -> Callable[[Any], _Page | None]:
-    def page(hosted: Any) -> _Page | None:
+    def page(hosted: RunningReplica) -> _Page | None:
         machine = hosted.machine
         halves = [
             (at, half)
@@ -152,12 +158,13 @@ def _half_page(topic: str, _: int, offset: int, most: int) -> Callable[[Any], _P
 def _delayed_page(topic: str, epoch: int, offset: int, most: int) -> Callable[[Any], _Page | None]:
     """Messages of the first timer slot from a minute (`epoch`) on that holds messages."""
 
-    def page(hosted: Any) -> _Page | None:
+    def page(hosted: RunningReplica) -> _Page | None:
         machine, timers = hosted.machine, hosted.machine.timers
         at = timers.next_epoch(epoch)
         if at is None:
             return None
         slot, first = at % SLOTS, timers.first_of(at)
+        assert first is not None, "the epoch holds messages"
         begin = max(first, offset) if at == epoch else first
         count = min(PAGE, machine.end(TIMER_TOPIC, slot) - begin)
         if count <= 0:
@@ -187,7 +194,7 @@ def _delayed_at(
     """The state of the message at a place (delayed, cancelled or gone), its delivery time, and its
     first place."""
 
-    def look(hosted: Any) -> tuple[str, int, Place]:
+    def look(hosted: RunningReplica) -> tuple[str, int, Place]:
         machine, slot = hosted.machine, slot_of(place.fire_ms)
         gone = GONE, 0, Place(place.fire_ms, place.offset)
         if not machine.begin(TIMER_TOPIC, slot) <= place.offset < machine.end(TIMER_TOPIC, slot):

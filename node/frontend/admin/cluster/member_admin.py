@@ -30,11 +30,12 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller import voters
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
-from ledgermq.node.frontend.admin.overview import replication_of
+from ledgermq.node.frontend.admin.answering import answered
+from ledgermq.node.frontend.admin.cluster.overview import replication_of
+from ledgermq.node.frontend.ports import AdminCalls, Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.peers.links import Link
-from ledgermq.node.replica.peers.peer_identities import PeerIdentities
+from ledgermq.node.frontend.routing.leader_calls import answering, ask_leader, ask_node
+from ledgermq.node.replica.ports import Greetings, PeerLink
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.host_port import FORM, split
@@ -71,8 +72,8 @@ class Members:
         forwarder: Forwarder,
         controller: Any,
         roster: Roster,
-        links: Mapping[str, Link],
-        peer_identities: PeerIdentities,
+        links: Mapping[str, PeerLink],
+        peer_identities: Greetings,
     ) -> None:
         self._node = node
         self._engine = engine
@@ -81,6 +82,19 @@ class Members:
         self._roster = roster
         self._links = links
         self._peer_identities = peer_identities
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {"ChangeMember": self.change, "ListMembers": lambda _: self.listed()},
+            {CHANGE_METHOD: answering(pb.ChangeMemberRequest, self._answer)},
+        )
+
+    async def _answer(self, group: str, request: pb.ChangeMemberRequest) -> Any:
+        """Without a group it is the whole request of a node that removes itself."""
+        if group:
+            return await self.change_here(group, request)
+        return await answered("ChangeMember", self.change)(request, None)
 
     async def change(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
         """One step of a change; any node may be asked. Raises LedgerError."""
@@ -430,28 +444,28 @@ class Members:
     async def _at_leader(
         self, group: str, request: pb.ChangeMemberRequest
     ) -> pb.ChangeMemberResponse:
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
-        try:
-            responses = await self._forwarder.submit(
-                group, CHANGE_METHOD, {}, request.SerializeToString(), deadline
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        return _checked_answer(responses)
+        return await ask_leader(
+            self._forwarder,
+            group,
+            CHANGE_METHOD,
+            request,
+            pb.ChangeMemberResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     async def _elsewhere(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         other = next((name for name, link in sorted(self._links.items()) if link.up), None)
         if other is None:
             what = f"{self._node} is asked to remove itself and reaches no other node"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; the last node cannot go")
-        try:
-            responses = await self._forwarder.ask(
-                other, CHANGE_METHOD, request.SerializeToString(), deadline
-            )
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        return _checked_answer(responses)
+        return await ask_node(
+            self._forwarder,
+            other,
+            CHANGE_METHOD,
+            request,
+            pb.ChangeMemberResponse,
+            within(LEADER_WITHIN_S),
+        )
 
     def _checked(self, request: pb.ChangeMemberRequest) -> dict[str, str]:
         """The addresses of a request. Raises LedgerError if there are none, or one that is no
@@ -589,10 +603,3 @@ def _so_already(members: GroupMembers | None, kind: MembersKind, node: str) -> b
 def _ok(response: pb.ChangeMemberResponse) -> pb.ChangeMemberResponse:
     response.status.code = int(Code.OK)
     return response
-
-
-def _checked_answer(responses: Sequence[bytes]) -> pb.ChangeMemberResponse:
-    answer = pb.ChangeMemberResponse.FromString(responses[0])
-    if answer.status.code != Code.OK:
-        raise fail(answer.status.code, answer.status.message)
-    return answer

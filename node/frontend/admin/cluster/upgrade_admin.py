@@ -30,9 +30,11 @@ from typing import Any
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, Refused
-from ledgermq.node.frontend.admin.overview import Overview
+from ledgermq.node.frontend.admin.cluster.overview import Overview
+from ledgermq.node.frontend.ports import AdminCalls, Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.leader_calls import accepted, answering
+from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
@@ -62,6 +64,18 @@ class Upgrades:
         self._forwarder = forwarder
         self._controller = controller
         self._overview = overview
+
+    def calls(self) -> AdminCalls:
+        """The methods that it serves."""
+        return AdminCalls(
+            {"FinishUpgrade": lambda _: self.finish(caller())},
+            {
+                RAISE_METHOD: answering(
+                    peer_pb2.GroupRaise,
+                    lambda group, request: self.raise_here(group, request.level, request.user),
+                )
+            },
+        )
 
     async def finish(self, user: str) -> pb.FinishUpgradeResponse:
         """Raise everything that is below the highest level that a node reads, for `user`. Raises
@@ -116,10 +130,7 @@ class Upgrades:
             raise refused(
                 refusal.refused.reason, f"broker group {group}: {refusal.refused.detail}"
             ) from refusal
-        answer = pb.FinishUpgradeResponse.FromString(answers[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return accepted(pb.FinishUpgradeResponse.FromString(answers[0]))
 
     async def raise_here(self, group: str, level: int, user: str) -> pb.FinishUpgradeResponse:
         """Raise a group that this node leads, record by record. The status carries a refusal that

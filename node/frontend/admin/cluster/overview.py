@@ -22,11 +22,15 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.replica.consensus.cluster_clock import ClockStanding
-from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.replica.maintenance.tiering import Tiering
-from ledgermq.node.replica.peers.links import Link, Lost, NotSent
+from ledgermq.node.replica.ports import (
+    ClockOpinion,
+    Digests,
+    Lost,
+    NotSent,
+    PeerLink,
+    Retention,
+    StoredFiles,
+)
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, kernels, peer_pb2
@@ -50,32 +54,34 @@ log = get_logger()
 class Overview:
     """Collects the views of all nodes and merges them."""
 
-    storage: Retainer | None = None
-    """Knows the disk usage of log files and what keeps each file from being trimmed; without it
-    neither is reported."""
-    clock: Callable[[], ClockStanding] | None = None
-    """What this node knows of its wall clock; without it that is not reported."""
-    unheard: Callable[[str], Sequence[str]] | None = None
-    """Why peers ignore what the replica of a group here sends; without it that is not reported."""
-    digest_exchange: DigestExchange | None = None
-    tiering: Tiering | None = None
-    """Knows which sealed files differ between replicas; without it they are not reported."""
-
     def __init__(
         self,
         config: NodeConfig,
         engine: Engine,
-        links: Mapping[str, Link],
+        links: Mapping[str, PeerLink],
         roster: Roster,
         replicas: Mapping[str, Sequence[str]] | None = None,
+        *,
+        clock: Callable[[], ClockOpinion] | None = None,
+        unheard: Callable[[str], Sequence[str]] = lambda group: (),
+        storage: Retention | None = None,
+        digests: Digests | None = None,
+        tiering: StoredFiles | None = None,
     ) -> None:
-        """`replicas`: every broker group and its nodes; by default those of the configuration."""
+        """`replicas`: every broker group and its nodes; by default those of the configuration.
+        `unheard`: why peers ignore what the replica of a group here sends. What the others know is
+        not reported without them."""
         configured = {group.name: group.replicas for group in config.cluster.groups}
         self._replicas = configured if replicas is None else replicas
         self._config = config
         self._engine = engine
         self._links = links
         self._roster = roster
+        self._clock = clock
+        self._unheard = unheard
+        self._storage = storage
+        self._digests = digests
+        self._tiering = tiering
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -87,8 +93,8 @@ class Overview:
         Raises TimeoutError if its engine does not answer."""
         measured = (
             {}
-            if self.storage is None
-            else {group: sum(kinds.values()) for group, kinds in self.storage.disk_bytes.items()}
+            if self._storage is None
+            else {group: sum(kinds.values()) for group, kinds in self._storage.disk_bytes.items()}
         )
         used, free = await asyncio.to_thread(_disk_usage, self._config.data, measured)
         node = admin_pb2.NodeInfo(
@@ -101,14 +107,14 @@ class Overview:
             disk_used_bytes=used,
             disk_free_bytes=free,
         )
-        if self.storage is not None:
-            node.disk = self.storage.disk
+        if self._storage is not None:
+            node.disk = self._storage.disk
         node.peer_failures.extend(
             link.refusal for _, link in sorted(self._links.items()) if link.refusal is not None
         )
-        if self.clock is not None:
-            standing = self.clock()
-            node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms
+        if self._clock is not None:
+            standing = self._clock()
+            node.clock, node.clock_offset_ms = str(standing.state), standing.offset_ms
         reply = peer_pb2.NodeStatusReply(node=node)
         async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
             statuses = await asyncio.gather(
@@ -135,11 +141,7 @@ class Overview:
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         info = _resting(status) if status.rebuild is not None else _group_of(status)
         replica = info.replicas[0]
-        if (
-            self.unheard is not None
-            and replica.state == "running"
-            and (unheard := self.unheard(status.group))
-        ):
+        if replica.state == "running" and (unheard := self._unheard(status.group)):
             # Its copy of the log may be as long as the leader's, but its votes and acknowledgements
             # do not count.
             replica.state, replica.rebuild.reason = "waiting", "; ".join(unheard)
@@ -148,7 +150,7 @@ class Overview:
             info.level = view.level
             # Against cluster time: a clock that is off is told as such, and not as a log that is
             # ahead.
-            off_ms = 0 if self.clock is None else self.clock().offset_ms
+            off_ms = 0 if self._clock is None else self._clock().offset_ms
             ahead_ms = view.store_ms - (time.time_ns() // 1_000_000 - off_ms)
             if view.serving and ahead_ms > AHEAD_MS:
                 info.store_time_ahead_ms = ahead_ms
@@ -159,16 +161,16 @@ class Overview:
             info.replication = replication_of(view.members)
         if view is not None and view.ha is not None:
             info.ha.CopyFrom(_ha_of(view.ha, status, view.incarnations.get(status.node, "")))
-        if self.storage is not None:
-            replica.disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
-            info.files_kept.update(self.storage.files_kept.get(status.group, {}))
-        if self.digest_exchange is not None:
-            replica.differing_files.extend(self.digest_exchange.differing(status.group))
-            info.disputed_files.extend(self.digest_exchange.disputed(status.group))
-            unverified_ms = self.digest_exchange.unverified_ms(status.group)
+        if self._storage is not None:
+            replica.disk_bytes.update(self._storage.disk_bytes.get(status.group, {}))
+            info.files_kept.update(self._storage.files_kept.get(status.group, {}))
+        if self._digests is not None:
+            replica.differing_files.extend(self._digests.differing(status.group))
+            info.disputed_files.extend(self._digests.disputed(status.group))
+            unverified_ms = self._digests.unverified_ms(status.group)
             if unverified_ms is not None:
                 replica.unverified_ms = unverified_ms
-        if self.tiering is not None and (tiered := self.tiering.state(status.group)) is not None:
+        if self._tiering is not None and (tiered := self._tiering.state(status.group)) is not None:
             replica.tiered.CopyFrom(admin_pb2.TieredInfo(**asdict(tiered)))
         return info
 
@@ -180,7 +182,7 @@ class Overview:
         )
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
 
-    async def _ask(self, link: Link, queues: bool) -> peer_pb2.NodeStatusReply | None:
+    async def _ask(self, link: PeerLink, queues: bool) -> peer_pb2.NodeStatusReply | None:
         if not link.up:
             return None
         try:

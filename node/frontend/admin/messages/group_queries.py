@@ -34,11 +34,15 @@ from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.frontend.admin.copies import copy_of, judged
-from ledgermq.node.frontend.admin.explaining import Explainer
-from ledgermq.node.frontend.admin.group_letters import GroupLetters
-from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
-from ledgermq.node.frontend.admin.group_reads import (
+from ledgermq.node.frontend.admin.messages.copies import copy_of, judged
+from ledgermq.node.frontend.admin.messages.explaining import Explainer
+from ledgermq.node.frontend.admin.messages.group_letters import GroupLetters
+from ledgermq.node.frontend.admin.messages.group_progress import (
+    lite_topics_of,
+    progress,
+    readers_of,
+)
+from ledgermq.node.frontend.admin.messages.group_reads import (
     ANSWER_BYTES,
     ANSWER_MAX,
     ReadThrough,
@@ -48,9 +52,10 @@ from ledgermq.node.frontend.admin.group_reads import (
     message_of,
     name_of,
 )
-from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
+from ledgermq.node.frontend.admin.messages.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.replica.ports import RunningReplica
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import Record, decode_record
 from ledgermq.proto.entries.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
@@ -107,12 +112,7 @@ class GroupQueries:
         self._explainer = Explainer(engine, through, self._until_indexed, now_ns)
         self._letters = GroupLetters(engine, self.query)
         self._waiting = GroupWaiting(engine)
-
-    async def execute(self, method: str, group: str, request: bytes) -> bytes:
-        """Answer one question of `queries.py`, from this node or another; the reply carries a
-        refusal in its status. Raises CallRefused if the question is for the leader and this node
-        does not lead."""
-        answers: Mapping[
+        self.questions: Mapping[
             str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]
         ] = {
             "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
@@ -140,13 +140,13 @@ class GroupQueries:
             "GroupWhy": (peer_pb2.GroupWhy, self._explainer.why, peer_pb2.GroupWhyReply),
             "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
         }
-        if method not in answers:
-            raise refused(
-                "internal",
-                f"this node does not know the question {method}: do all nodes run the same"
-                " version?",
-            )
-        question, work, reply = answers[method]
+        """Every question by name: its type, what answers it, and the type of the reply."""
+
+    async def execute(self, method: str, group: str, request: bytes) -> bytes:
+        """Answer one question of `queries.py`, from this node or another; the reply carries a
+        refusal in its status. Raises CallRefused if the question is for the leader and this node
+        does not lead."""
+        question, work, reply = self.questions[method]
         led = method in _AT_THE_LEADER
         try:
             if led:
@@ -337,7 +337,7 @@ class GroupQueries:
                 index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption
             )
 
-        def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
+        def look(hosted: RunningReplica) -> tuple[int, list[admin_pb2.ConsumptionState]]:
             machine = hosted.machine
             begins = _begins(machine, wanted.topic)
             if not 0 <= wanted.queue < len(begins) or not begins[
@@ -433,7 +433,7 @@ class GroupQueries:
         if which == "store_ms":
             return await self._through.offset_at(group, wanted.topic, queue, wanted.store_ms)
 
-        def target(hosted: Any) -> int:
+        def target(hosted: RunningReplica) -> int:
             machine = hosted.machine
             return int(
                 machine.end(wanted.topic, queue)
@@ -586,13 +586,13 @@ def _begins(machine: Any, topic: str) -> list[int]:
     return [machine.begin(topic, queue) for queue in range(config.queues)]
 
 
-def _indexed_to(hosted: Any) -> int:
+def _indexed_to(hosted: RunningReplica) -> int:
     """The last entry whose keys the index holds."""
     return int(hosted.key_index.next_index) - 1
 
 
 def _consumption(
-    hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int
+    hosted: RunningReplica, wanted: peer_pb2.GroupMessage, now_ns: int
 ) -> list[admin_pb2.ConsumptionState]:
     delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
     states = []

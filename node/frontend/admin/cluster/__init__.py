@@ -1,0 +1,1 @@
+"""Nodes, members, broker groups, their leaders and log files, users, upgrades."""

@@ -1,0 +1,1 @@
+"""Messages for an operator: peeks, queries, histories, progress, dead letters, what waits."""

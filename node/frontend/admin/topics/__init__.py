@@ -1,0 +1,1 @@
+"""Topics and consumer groups: created, changed, described and deleted by an operator."""
