@@ -36,8 +36,6 @@ V1_TOPIC_MAX = 127
 FLAG_AT = 16
 """Offset in the record of FLAG: for a native message 1 + its position in its frame (format §4.5),
 otherwise 0."""
-SYSFLAG_AT = 36
-ORIGIN_AT = 76
 """Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
 STORE_MS_AT = 104
 """Offset in the entry of the store time."""
