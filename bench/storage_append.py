@@ -39,7 +39,7 @@ from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.durability import SyncJob
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import MODES, AtOnceIfSlow, make_writer
-from ledgermq.storage.queues.consume_queue import ConsumeQueues
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from ledgermq.storage.state import identity
 
 NAME, RUNS, DURABLE = "storage_append", 3, True
@@ -177,7 +177,7 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
 def dispatches(directory: Path, batches: int, file_mib: int) -> dict[str, float]:
     """Dispatch verified ranges to four consume queues."""
     inputs = Inputs(MESSAGES, BODY_BYTES, 4)
-    queues = ConsumeQueues(
+    queues = BufferedQueues(
         RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes
     )
     log = new_log(directory / "dispatch", new_identity(file_mib))
