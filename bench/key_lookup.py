@@ -122,7 +122,7 @@ def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:
     numbers = [chance.randrange(messages) for _ in range(SEARCHES)]
 
     def ask(name: str) -> list[Found]:
-        return lookup.by_key(TOPIC, name)
+        return list(lookup.each_by_key(TOPIC, name))
 
     results: dict[str, Any] = {
         "messages": messages,

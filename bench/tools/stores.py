@@ -166,7 +166,7 @@ class LedgerStore:
         return [decode_record(self._log.record_at(place, size)).body for place, size in places]
 
     def by_key(self, key: str) -> Sequence[bytes]:
-        return [decode_record(found.record).body for found in self._lookup.by_key(TOPIC, key)]
+        return [decode_record(found.record).body for found in self._lookup.each_by_key(TOPIC, key)]
 
     def close(self) -> None:
         self._log.flush_mark()
