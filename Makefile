@@ -101,7 +101,8 @@ lint: ## format, style, strict types, architecture rules
 proto: ## regenerate the code of proto/*.proto
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pip install --quiet --disable-pip-version-check --upgrade --target build/protoc --require-hashes -r requirements/proto.txt
-	@PYTHONPATH=build/protoc $(VENV)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src src/ledgermq/proto/*.proto
+	@PYTHONPATH=build/protoc $(VENV)/python -m grpc_tools.protoc -I src --python_out=src src/ledgermq/proto/*.proto
+	@PYTHONPATH=build/protoc $(VENV)/python -m grpc_tools.protoc -I src --grpc_python_out=src $(addprefix src/ledgermq/proto/,admin.proto audit.proto log.proto)
 	@$(VENV)/python -m grpc_tools.protoc -I src --pyi_out=src src/ledgermq/proto/*.proto
 
 lock: ## rewrite requirements/*.txt (needs uv in .venv, or UV=/path/to/uv)

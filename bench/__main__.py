@@ -24,8 +24,6 @@ from bench.tools import report
 
 MODULES = (
     "limits",
-    "encode",
-    "frames",
     "core_step",
     "storage_append",
     "dispatch",
@@ -36,7 +34,6 @@ MODULES = (
     "flush_modes",
     "official",
     "receive",
-    "fetch",
     "delivery",
     "push_consumer",
     "polls",

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.tools.drafts import drafts
 from ledgermq.audit.run.jobs import Engine, audit, local_engine
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, UnsealedBatch
 from ledgermq.raft.config import Rule
@@ -135,9 +136,17 @@ def batch_of(first: int, count: int, body_bytes: int) -> UnsealedBatch:
     tags = [("UA", "AA", "DL", "")[i % 4] for i in range(count)]
     keys = [f"key-{first + i}" for i in range(count)]
     ids = [f"01{first + i:030X}" for i in range(count)]
-    queues = np.arange(count, dtype=np.int32) % QUEUES
-    return encode_messages(
-        "flights", queues, bodies, born_ms=CREATED_MS, tags=tags, keys=keys, message_ids=ids
+    queues = [i % QUEUES for i in range(count)]
+    return encode_entries(
+        drafts(
+            "flights",
+            bodies,
+            born_ms=CREATED_MS,
+            queues=queues,
+            tags=tags,
+            keys=keys,
+            message_ids=ids,
+        )
     )
 
 

@@ -2,8 +2,8 @@
 append; one core, batches of 1,000.
 
 `dispatch_*` turn sealed ranges into columns and units (`million_s`: million messages per second).
-`append_and_dispatch_*` start with (body, tag, key, id) columns and first encode, seal and append a
-batch, as a leader does. Batches for one queue and for a thousand alternate, so that both run under
+`append_and_dispatch_*` start with messages that have their properties and first encode, seal and
+append a batch, as a leader does. Batches for one queue and for a thousand alternate, so that both run under
 the same conditions; `thousand_queues_loss` is the loss of the second against the first. Writing
 waiting units is included. `keys_us` is the cost of the same messages in the key index, which is
 built in parallel.
@@ -16,8 +16,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bench.storage_append import (
     BODY_BYTES,
     BORN_MS,
@@ -29,8 +27,7 @@ from bench.storage_append import (
     new_log,
 )
 from ledgermq.proto.entries import layout
-from ledgermq.proto.entries.entry_encoding import encode_messages
-from ledgermq.proto.types import Range, UnsealedBatch
+from ledgermq.proto.types import Range
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
@@ -46,7 +43,7 @@ QUEUES = (1, 4, 1000)
 class DispatchRun:
     """A log and its queues, for batches over a number of queues."""
 
-    def __init__(self, directory: Path, queues: int, inputs: Inputs) -> None:
+    def __init__(self, directory: Path, queues: int) -> None:
         who = new_identity(FILE_MIB)
         self.log = new_log(directory / "dledger-n1", who)
         self.queues = BufferedQueues(
@@ -54,31 +51,16 @@ class DispatchRun:
         )
         self.appending: list[int] = []
         self.dispatching: list[int] = []
-        self._inputs = inputs
+        self._inputs = Inputs(MESSAGES, BODY_BYTES, queues)
         self._count = queues
-        self._order = np.arange(MESSAGES, dtype=np.int32) % queues
-        self._ids = [f"01{number:032X}" for number in range(MESSAGES)]
         self._number = 0
-
-    def encode(self) -> UnsealedBatch:
-        inputs = self._inputs
-        return encode_messages(
-            "flights",
-            self._order,
-            inputs.bodies,
-            born_ms=BORN_MS,
-            tags=inputs.tags,
-            keys=inputs.keys,
-            message_ids=self._ids,
-        )
 
     def step(self) -> list[Range]:
         """One batch, appended and dispatched."""
         offsets = (self._number * MESSAGES + self._inputs.offsets) // self._count
         self._number += 1
         began = time.perf_counter_ns()
-        batch = self.encode()
-        ranges = self.log.append_leader(1, batch, offsets, BORN_MS, HOST)
+        ranges = self.log.append_leader(1, self._inputs.encode(), offsets, BORN_MS, HOST)
         appended = time.perf_counter_ns()
         for entries in ranges:
             self.queues.append(layout.record_columns(entries))
@@ -117,8 +99,7 @@ def key_times(directory: Path, ranges: list[Range]) -> float:
 
 
 def run(directory: Path) -> dict[str, Any]:
-    inputs = Inputs(MESSAGES, BODY_BYTES)
-    cases = {queues: DispatchRun(directory / str(queues), queues, inputs) for queues in QUEUES}
+    cases = {queues: DispatchRun(directory / str(queues), queues) for queues in QUEUES}
     for case in cases.values():
         for _ in range(WARM_BATCHES):
             case.step()

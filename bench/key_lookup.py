@@ -20,7 +20,8 @@ import numpy as np
 
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
 from bench.tools import report
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from bench.tools.drafts import drafts
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.keys.key_index import SLOTS, UNITS, KeyIndex
@@ -69,13 +70,14 @@ def fill(
     indexing = 0.0
     for first in range(0, messages, BATCH):
         numbers = range(first, first + BATCH)
-        batch = encode_messages(
-            TOPIC,
-            0,
-            bodies,
-            born_ms=BORN_MS,
-            keys=[key_of(n) for n in numbers],
-            message_ids=[id_of(n) for n in numbers],
+        batch = encode_entries(
+            drafts(
+                TOPIC,
+                bodies,
+                born_ms=BORN_MS,
+                keys=[key_of(n) for n in numbers],
+                message_ids=[id_of(n) for n in numbers],
+            )
         )
         for entries in log.append_leader(
             1, batch, np.arange(first, first + BATCH), BORN_MS + first, HOST
@@ -120,7 +122,7 @@ def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:
     numbers = [chance.randrange(messages) for _ in range(SEARCHES)]
 
     def ask(name: str) -> list[Found]:
-        return lookup.by_key(TOPIC, name)
+        return list(lookup.each_by_key(TOPIC, name))
 
     results: dict[str, Any] = {
         "messages": messages,

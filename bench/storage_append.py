@@ -2,8 +2,9 @@
 of a group commit of 1,000 messages.
 
 The `append_*` figures are microseconds per message through the public append, including both CRCs,
-the chain and the index. `from_inputs` starts with (body, tag, key) columns, `from_encoded` with an
-unsealed batch, `follower` with a verified range, and `follower_verify` with received bytes.
+the chain and the index. `from_inputs` starts with messages that have their properties,
+`from_encoded` with an unsealed batch, `follower` with a verified range, and `follower_verify` with
+received bytes.
 `dispatch` adds a verified range to its consume queue.
 
 `modes` compares the three ways of appending, in microseconds per message without waiting for the
@@ -27,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.tools.drafts import drafts
 from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_checking import verify_range
-from ledgermq.proto.entries.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entries.entry_sealing import seal
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage.files.mapped_files import run_now
@@ -37,7 +39,7 @@ from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.durability import SyncJob
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import MODES, AtOnceIfSlow, make_writer
-from ledgermq.storage.queues.consume_queue import ConsumeQueues
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from ledgermq.storage.state import identity
 
 NAME, RUNS, DURABLE = "storage_append", 3, True
@@ -89,19 +91,24 @@ def new_log(directory: Path, who: Identity, mode: str = "pwrite") -> EntryLog:
 
 
 class Inputs:
-    """The columns from which every batch is built."""
+    """The messages of which every batch is made; in queues in turn and with identifiers, as
+    messages from clients have them, if there are `queues`."""
 
-    def __init__(self, messages: int, body_bytes: int) -> None:
+    def __init__(self, messages: int, body_bytes: int, queues: int = 0) -> None:
         self.count = messages
-        self.bodies = [(i % 251).to_bytes(1, "big") * body_bytes for i in range(messages)]
-        self.tags = [CARRIERS[i % len(CARRIERS)] for i in range(messages)]
-        self.keys = [f"key-{i}" for i in range(messages)]
         self.offsets = np.arange(messages, dtype=np.int64)
+        self._drafts = drafts(
+            "flights",
+            [(i % 251).to_bytes(1, "big") * body_bytes for i in range(messages)],
+            born_ms=BORN_MS,
+            queues=[i % queues for i in range(messages)] if queues else None,
+            tags=[CARRIERS[i % len(CARRIERS)] for i in range(messages)],
+            keys=[f"key-{i}" for i in range(messages)],
+            message_ids=[f"01{i:032X}" for i in range(messages)] if queues else None,
+        )
 
     def encode(self) -> UnsealedBatch:
-        return encode_messages(
-            "flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys
-        )
+        return encode_entries(self._drafts)
 
 
 def median(times_ns: list[int], messages: int) -> float:
@@ -167,29 +174,17 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
     return {f"{name}_us": median(values, inputs.count) for name, values in times.items()}
 
 
-def dispatches(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """Dispatch verified ranges to four consume queues; the messages have identifiers, as messages
-    from clients always have."""
-    queues = ConsumeQueues(
+def dispatches(directory: Path, batches: int, file_mib: int) -> dict[str, float]:
+    """Dispatch verified ranges to four consume queues."""
+    inputs = Inputs(MESSAGES, BODY_BYTES, 4)
+    queues = BufferedQueues(
         RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes
     )
     log = new_log(directory / "dispatch", new_identity(file_mib))
-    ids = [f"01{i:032X}" for i in range(inputs.count)]
-    order = np.arange(inputs.count, dtype=np.int32)
     times: dict[str, list[int]] = {"dispatch": [], "dispatch_columns_alone": []}
     for number in range(batches):
-        batch = encode_messages(
-            "flights",
-            order % 4,
-            inputs.bodies,
-            born_ms=BORN_MS,
-            tags=inputs.tags,
-            keys=inputs.keys,
-            message_ids=ids,
-        )
-        for entries in log.append_leader(
-            1, batch, (number * inputs.count + inputs.offsets) // 4, BORN_MS, HOST
-        ):
+        offsets = (number * inputs.count + inputs.offsets) // 4
+        for entries in log.append_leader(1, inputs.encode(), offsets, BORN_MS, HOST):
             begin = time.perf_counter_ns()
             columns = layout.record_columns(entries)
             middle = time.perf_counter_ns()
@@ -389,7 +384,7 @@ def run(directory: Path) -> dict[str, Any]:
         "ranges": RANGES,
         "file_mib": FILE_MIB,
         **appends(directory, RANGES, inputs, FILE_MIB),
-        **dispatches(directory, RANGES, inputs, FILE_MIB),
+        **dispatches(directory, RANGES, FILE_MIB),
         **commits(directory, RANGES, inputs, FILE_MIB),
         "modes": modes(directory, inputs),
     }

@@ -79,11 +79,12 @@ def jobs() -> None:
 
     \b
     Examples:
-      ledgermq jobs count --topic orders --key "properties['customer']" ledgermq jobs duplicates
-      --topic orders --key "get_json_object(CAST(body AS string), '$.order')" ledgermq jobs gaps
-      --topic orders --number "properties['n']" --series tag ledgermq jobs compare --topic orders
-      --with-context standby ledgermq jobs replay --topic orders --to-topic orders-again --plan
-      replay.json
+      ledgermq jobs count --topic orders --key "properties['customer']"
+      ledgermq jobs duplicates --topic orders \\
+        --key "get_json_object(CAST(body AS string), '$.order')"
+      ledgermq jobs gaps --topic orders --number "properties['n']" --series tag
+      ledgermq jobs compare --topic orders --with-context standby
+      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json
     """
 
 
@@ -222,9 +223,10 @@ def gaps(
 
     \b
     Examples:
-      ledgermq jobs gaps --topic orders --number "properties['n']" ledgermq jobs gaps --topic orders
-      --number "properties['n']" --series "properties['account']" ledgermq jobs gaps --topic orders
-      --number "get_json_object(CAST(body AS string), '$.n')" --json
+      ledgermq jobs gaps --topic orders --number "properties['n']"
+      ledgermq jobs gaps --topic orders --number "properties['n']" --series "properties['account']"
+      ledgermq jobs gaps --topic orders \\
+        --number "get_json_object(CAST(body AS string), '$.n')" --json
 
     Messages for which --number gives no integer are left out. Numbers that are missing at the end
     of a sequence cannot be seen. Exit status: 0 there are none, 1 there are some.
@@ -391,10 +393,10 @@ def replay(
 
     \b
     Examples:
-      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json ledgermq jobs
-      replay --topic orders --to-topic late --plan late.json --where "tag = 'late'" --time-range
-      -24h.. ledgermq jobs replay --topic orders --to-topic orders --to-context standby --plan
-      standby.json
+      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json
+      ledgermq jobs replay --topic orders --to-topic late --plan late.json \\
+        --where "tag = 'late'" --time-range -24h..
+      ledgermq jobs replay --topic orders --to-topic orders --to-context standby --plan standby.json
 
     The plan fixes the range and the filter. If the command is interrupted or fails, repeat it with
     the same plan within six days: it stores only what is missing. With a plan that is done it does

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.storage_append import BORN_MS, HOST, new_identity
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import seal
-from ledgermq.proto.types import Identity, SyncedMark
+from ledgermq.proto.types import Draft, Identity, SyncedMark
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.index_files import make_units
@@ -28,7 +28,8 @@ ENTRIES_A_FILE = 1_000_000
 BODY_BYTES = 100
 
 
-_ENTRY_BYTES = len(encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS).data)
+_MESSAGE = Draft("t", 0, bytes(BODY_BYTES), b"", BORN_MS)
+_ENTRY_BYTES = len(encode_entries([_MESSAGE]).data)
 
 
 def make_sparse_log(
@@ -76,7 +77,7 @@ def _make(path: Path, size: int) -> None:
 
 def _put(directory: Path, path: Path, index: int, term: int, pos: int, chain: int) -> int:
     """Write one entry and its unit. Returns the entry's chain CRC."""
-    batch = encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS)
+    batch = encode_entries([_MESSAGE])
     chain = seal(
         batch,
         first_index=index,

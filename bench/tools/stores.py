@@ -23,9 +23,10 @@ from typing import Any, Protocol
 import numpy as np
 import rocksdict
 
+from bench.tools.drafts import drafts
 from bench.tools.page_tree import PageTree
 from ledgermq.proto.entries import layout
-from ledgermq.proto.entries.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore, exists
@@ -116,13 +117,15 @@ class LedgerStore:
             index = entries.last_index + 1
 
     def write(self, batch: Batch) -> None:
-        unsealed = encode_messages(
-            TOPIC,
-            np.array(batch.queues, np.int32),
-            batch.bodies,
-            born_ms=batch.born_ms,
-            tags=batch.tags,
-            keys=batch.keys,
+        unsealed = encode_entries(
+            drafts(
+                TOPIC,
+                batch.bodies,
+                born_ms=batch.born_ms,
+                queues=batch.queues,
+                tags=batch.tags,
+                keys=batch.keys,
+            )
         )
         ranges = self._log.append_leader(
             1, unsealed, np.array(batch.offsets, np.int64), batch.born_ms, HOST
@@ -163,7 +166,7 @@ class LedgerStore:
         return [decode_record(self._log.record_at(place, size)).body for place, size in places]
 
     def by_key(self, key: str) -> Sequence[bytes]:
-        return [decode_record(found.record).body for found in self._lookup.by_key(TOPIC, key)]
+        return [decode_record(found.record).body for found in self._lookup.each_by_key(TOPIC, key)]
 
     def close(self) -> None:
         self._log.flush_mark()

@@ -80,8 +80,10 @@ def add(
 
     \b
     Examples:
-      ledgermq broker-group add g4 ledgermq broker-group add g4 --count 5 ledgermq broker-group add
-      g5 --replicas n1,n2 --replication ha --set ack=in-sync --set min_in_sync=2
+      ledgermq broker-group add g4
+      ledgermq broker-group add g4 --count 5
+      ledgermq broker-group add g5 --replicas n1,n2 --replication ha --set ack=in-sync \\
+        --set min_in_sync=2
 
     Exit status: 0 it has a leader and all replicas; 3 no controller quorum; 4 refused, with the
     reason, or no progress for --timeout.

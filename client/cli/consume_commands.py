@@ -79,10 +79,11 @@ def consume(
 
     \b
     Examples:
-      ledgermq consume --topic orders --group billing --until-empty 2s ledgermq consume --topic
-      orders --group billing --filter 'new || paid' --json ledgermq consume --topic orders --group
-      big --filter "sql:amount > 1000 AND region IN ('eu', 'us')" ledgermq consume --topic orders
-      --group lake --until-empty 2s --to orders.parquet
+      ledgermq consume --topic orders --group billing --until-empty 2s
+      ledgermq consume --topic orders --group billing --filter 'new || paid' --json
+      ledgermq consume --topic orders --group big \\
+        --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
+      ledgermq consume --topic orders --group lake --until-empty 2s --to orders.parquet
 
     Output is appended to an existing file, except .parquet, which must be a new file and appears
     when complete. Messages are acknowledged after they are durable in the file, or after the reader

@@ -37,8 +37,11 @@ def context() -> None:
 
     \b
     Examples:
-      ledgermq context add prod --endpoints 'mq1:8081;mq2:8081' --tls --ca ca.pem --user billing
-      --use ledgermq context list ledgermq context use prod ledgermq status --context prod
+      ledgermq context add prod --endpoints 'mq1:8081;mq2:8081' --tls --ca ca.pem \\
+        --user billing --use
+      ledgermq context list
+      ledgermq context use prod
+      ledgermq status --context prod
 
     Commands use --context, LEDGERMQ_CONTEXT or the chosen context, in this order; a command with
     --endpoints or LEDGERMQ_ENDPOINTS uses no context at all. The contexts are in
@@ -88,8 +91,9 @@ def add(
 
     \b
     Examples:
-      ledgermq context add local --endpoints 127.0.0.1:8081 --use ledgermq context add prod
-      --endpoints mq1:8081 --tls --ca ca.pem --user billing --secret-file billing.secret
+      ledgermq context add local --endpoints 127.0.0.1:8081 --use
+      ledgermq context add prod --endpoints mq1:8081 --tls --ca ca.pem --user billing \\
+        --secret-file billing.secret
 
     Exit status: 0 added; 4 a context of this name exists; 64 a wrong value, and nothing was
     changed.

@@ -52,10 +52,11 @@ def why_not_delivered(
 
     \b
     Examples:
-      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing ledgermq
-      why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
+      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing
+      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing \\
+        --topic orders --json
 
-    \b Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready,
+    Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready,
     store-away (only the object store has it), no-consumer, ordered (an earlier message of its
     message group comes first), delayed, half (its transaction is undecided), rolled-back, recalled,
     filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no

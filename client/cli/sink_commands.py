@@ -190,9 +190,10 @@ def iceberg(
 
     \b
     Examples:
-      ledgermq sink iceberg --topic orders --table lake.sales.orders ledgermq sink iceberg --topic
-      orders --table lake.sales.orders --partition hour --roll-every 5m ledgermq sink iceberg
-      --topic orders --table lake.sales.orders --until-empty 5s --json
+      ledgermq sink iceberg --topic orders --table lake.sales.orders
+      ledgermq sink iceberg --topic orders --table lake.sales.orders --partition hour \\
+        --roll-every 5m
+      ledgermq sink iceberg --topic orders --table lake.sales.orders --until-empty 5s --json
 
     Catalogs are those of pyiceberg: .pyiceberg.yaml in the home or working directory, or
     PYICEBERG_CATALOG__LAKE__URI and others. Each commit adds messages together with the positions

@@ -70,10 +70,11 @@ def console(
 
     \b
     Examples:
-      ledgermq console ledgermq console --listen 127.0.0.1:8090 --endpoints
-      '10.0.0.1:8081;10.0.0.2:8081' --tls --ca ca.pem
+      ledgermq console
+      ledgermq console --listen 127.0.0.1:8090 --endpoints '10.0.0.1:8081;10.0.0.2:8081' --tls \\
+        --ca ca.pem
 
-    \b Prints `ready: console=URL` when the pages are served. Each change, and the end of each
+    Prints `ready: console=URL` when the pages are served. Each change, and the end of each
     audit, is one line of JSON on stderr: who, what, and the outcome.
 
     Exit status: 0 after Ctrl-C or SIGTERM; 64 usage, or the address cannot be used.

@@ -8,7 +8,7 @@ word (`ledgermq checkpoint keys`) is where to begin, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ledgermq.client.errors import BadArgument
@@ -24,7 +24,6 @@ from ledgermq.proto.proofs.signed_notes import (
     verify,
 )
 
-_Check = Callable[[bytes, bytes, bytes], bool]
 _REPLICAS = "replicas"
 
 
@@ -109,12 +108,10 @@ class TrustedKeys:
             node for key in self.keys if (node := _node_in(key, log.cluster_id)) is not None
         )
 
-    def signers(
-        self, note: Note, checkpoint: Checkpoint, check: _Check = ed25519.verified
-    ) -> list[Verified]:
+    def signers(self, note: Note, checkpoint: Checkpoint) -> list[Verified]:
         """The verified signatures that count for this checkpoint: those of witnesses, and those of
         nodes of its own cluster. Raises ValueError if a signature of a known key is false."""
-        found = verify(note, self.keys, check)
+        found = verify(note, self.keys, ed25519.verified)
         return [
             each
             for each in found

@@ -269,16 +269,12 @@ class Controller:
             _value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout))
         )
 
-    async def adopt_topic(
-        self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    async def adopt_topic(self, namespace: str, name: str, broker_group: str) -> None:
         """Record that a dead-letter topic exists in this broker group. Raises BadRequest, or see
         `submit`."""
         _value(
             await self.submit(
-                "adopt-topic",
-                {"ns": namespace, "name": name, "broker_group": broker_group},
-                timeout,
+                "adopt-topic", {"ns": namespace, "name": name, "broker_group": broker_group}
             )
         )
 
@@ -347,37 +343,29 @@ class Controller:
         )
 
     async def add_broker_group(
-        self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S
+        self, group: str, settings: Mapping[str, Any]
     ) -> tuple[GroupSpec, bool]:
         """The intended broker group, and whether this call created it. Raises Conflict, or see
         `submit`."""
         outcome = await self.submit(
-            "add-broker-group", {"group": group, "settings": dict(settings)}, timeout
+            "add-broker-group", {"group": group, "settings": dict(settings)}
         )
         return restore_spec(_value(outcome)), outcome.changed
 
-    async def begin_move(self, group: str, move: Move, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    async def begin_move(self, group: str, move: Move) -> None:
         """Begin to move a replica. Raises Conflict, or see `submit`."""
-        await self.submit(
-            "begin-move", {"group": group, "from": move.source, "to": move.target}, timeout
-        )
+        await self.submit("begin-move", {"group": group, "from": move.source, "to": move.target})
 
-    async def end_move(
-        self, group: str, move: Move, *, done: bool, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    async def end_move(self, group: str, move: Move, *, done: bool) -> None:
         """End a move: the replica has moved (`done`), or the move is aborted. Raises Conflict, or
         see `submit`."""
         await self.submit(
-            "end-move",
-            {"group": group, "from": move.source, "to": move.target, "done": done},
-            timeout,
+            "end-move", {"group": group, "from": move.source, "to": move.target, "done": done}
         )
 
-    async def prefer_leader(
-        self, group: str, node: str, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    async def prefer_leader(self, group: str, node: str) -> None:
         """Set the preferred leader of a broker group. Raises Conflict, or see `submit`."""
-        await self.submit("prefer-leader", {"group": group, "node": node}, timeout)
+        await self.submit("prefer-leader", {"group": group, "node": node})
 
     async def set_node(
         self,
@@ -393,20 +381,16 @@ class Controller:
             "set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout
         )
 
-    async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    async def remove_node(self, node: str) -> None:
         """Remove a node; the removal is recorded, so that an old configuration does not add it
         again. Raises Conflict while a broker group is meant to have a replica there, or see
         `submit`."""
-        await self.submit("remove-node", {"node": node}, timeout)
+        await self.submit("remove-node", {"node": node})
 
-    async def place_replica(
-        self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    async def place_replica(self, group: str, node: str, *, present: bool) -> None:
         """Record whether a broker group is meant to have a replica on a node; the group's own log
         decides its members. Raises BadRequest, Conflict, or see `submit`."""
-        await self.submit(
-            "place-replica", {"group": group, "node": node, "present": present}, timeout
-        )
+        await self.submit("place-replica", {"group": group, "node": node, "present": present})
 
     async def appoint(
         self, group: str, wish: HaRequest, timeout: float = DEFAULT_TIMEOUT_S
@@ -448,15 +432,11 @@ class Controller:
             )
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
-    async def add_checkpoint_key(
-        self, node: str, public: str, created_ms: int, timeout: float = DEFAULT_TIMEOUT_S
-    ) -> None:
+    async def add_checkpoint_key(self, node: str, public: str, created_ms: int) -> None:
         """Register the public key with which a node signs checkpoints, in hexadecimal. Raises as
         `submit`."""
         await self.submit(
-            "add-checkpoint-key",
-            {"node": node, "public": public, "created_ms": created_ms},
-            timeout,
+            "add-checkpoint-key", {"node": node, "public": public, "created_ms": created_ms}
         )
 
     async def raise_level(self, level: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
@@ -518,7 +498,9 @@ class Controller:
                     else:
                         waiter.set_exception(error)
 
-    async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
+    async def submit(
+        self, operation: str, arguments: Json, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> Outcome:
         """Execute one command. Raises LedgerError: the refusal of the state machine;
         HA_NOT_AVAILABLE if there is no quorum and nothing was changed; PROXY_TIMEOUT if the command
         may still be executed. `within` shortens `timeout` to the caller's own deadline."""

@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
 
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -273,12 +272,7 @@ class Share:
     def __enter__(self) -> Share:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.settle(0)
 
 

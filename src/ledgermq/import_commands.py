@@ -133,9 +133,10 @@ def import_store(
 
     \b
     Examples:
-      ledgermq import --from /opt/rocketmq/store --data ledgermq-data --dry-run ledgermq import
-      --from /opt/rocketmq/store --data ledgermq-data ledgermq import --from /opt/rocketmq/store
-      --dledger-self n0 --config node.yaml --topics orders,payments
+      ledgermq import --from /opt/rocketmq/store --data ledgermq-data --dry-run
+      ledgermq import --from /opt/rocketmq/store --data ledgermq-data
+      ledgermq import --from /opt/rocketmq/store --dledger-self n0 --config node.yaml \\
+        --topics orders,payments
     """
     if not dry_run and bool(data) == bool(configs):
         raise click.UsageError(

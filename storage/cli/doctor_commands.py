@@ -163,9 +163,11 @@ def doctor(
 
     \b
     Examples:
-      ledgermq doctor /var/lib/ledgermq ledgermq doctor ledgermq-data/n1 --quick --json ledgermq
-      doctor --plan "20k msg/s of 1 KiB, 3 days" ledgermq doctor --plan "500 msg/s of 2 KiB, 2
-      weeks" --clients rocketmq --consumer-groups 3 --disk 500GiB
+      ledgermq doctor /var/lib/ledgermq
+      ledgermq doctor ledgermq-data/n1 --quick --json
+      ledgermq doctor --plan "20k msg/s of 1 KiB, 3 days"
+      ledgermq doctor --plan "500 msg/s of 2 KiB, 2 weeks" --clients rocketmq \\
+        --consumer-groups 3 --disk 500GiB
     """
     given = {name: value for name, value in options.items() if value is not None}
     if text is not None:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain
 
 from crc32c import crc32c
 
@@ -81,18 +81,6 @@ class Lookup:
         """Where the log begins. What is found lies behind it."""
         return self._reader.limits.begin_pos
 
-    def by_key(
-        self,
-        stored_topic: str,
-        key: str,
-        begin_ms: int = 0,
-        end_ms: int = TIME_MAX,
-        limit: int = 64,
-    ) -> list[Found]:
-        """Messages of a topic with this key, or this message id, stored in begin … end, newest
-        first. Only indexed messages are found. Raises OSError, Damaged."""
-        return list(islice(self.each_by_key(stored_topic, key, begin_ms, end_ms), max(0, limit)))
-
     def each_by_key(
         self,
         stored_topic: str,
@@ -101,9 +89,10 @@ class Lookup:
         end_ms: int = TIME_MAX,
         epochs: TimeEpochs = NO_EPOCHS,
     ) -> Iterator[Found]:
-        """The same one by one, for callers that do not know how many they want: only the current
-        message is in memory. A message is in begin … end if it counts as stored then. The index
-        knows store times only, so with time epochs it is asked for all times."""
+        """Messages of a topic with this key, or this message id, newest first; only the current one
+        is in memory. A message is in begin … end if it counts as stored then. The index knows store
+        times only, so with time epochs it is asked for all times. Only indexed messages are found.
+        Raises OSError, Damaged."""
         wanted = _Wanted(stored_topic, key, begin_ms, end_ms, epochs)
         if epochs:
             begin_ms, end_ms = 0, TIME_MAX

@@ -21,12 +21,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.entries.layout import QUEUE_UNIT, Columns, Row
+from ledgermq.proto.entries.layout import QUEUE_UNIT, Row
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import (
     LIMIT_REMEDY,
@@ -117,7 +117,8 @@ def require_dense(key: QueueKey, rows: list[Row]) -> None:
 
 
 class ConsumeQueues:
-    """All consume queues of one broker group. `directory` is `<group>/consumequeue`."""
+    """What is written of all consume queues of one broker group; `queue_buffer.py` adds the units
+    that wait. `directory` is `<group>/consumequeue`."""
 
     def __init__(
         self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX
@@ -167,15 +168,6 @@ class ConsumeQueues:
             self._require_files(key, self._next.get(key, 0))
             if units_above_max:
                 self._erase(key, self._next.get(key, 0), units_above_max)
-
-    def next_offset(self, topic: str, queue: int) -> int:
-        """The offset of the queue's next message: the number of messages it ever had."""
-        return self._next.get((topic, queue), 0)
-
-    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
-        """`next_offset` of the first `queues` queues of a topic."""
-        known = self._next
-        return tuple([known.get((topic, queue), 0) for queue in range(queues)])
 
     def written_offset(self, topic: str, queue: int) -> int:
         """Units below this offset are in the files, where readers may read them
@@ -282,36 +274,6 @@ class ConsumeQueues:
                 file.pwrite(inside, UNIT.pack(*self._lasts[key]))
             for _ in self._trim_queue(key, floor, []):
                 pass
-
-    def append(self, columns: Columns) -> None:
-        """Dispatch committed messages in log order. Units that exist already are skipped (a
-        repeated dispatch); a gap violates an invariant. Raises NoSpace: the same columns may be
-        dispatched again later."""
-        count = len(columns)
-        if count == 0:
-            return
-        if columns.rows is not None:
-            for key, rows in by_queue(columns.rows).items():
-                self._append_rows(key, rows)
-            return
-        units = np.empty(count, QUEUE_UNIT)
-        units["physical_offset"] = columns.physical_offsets
-        units["size"] = columns.sizes
-        units["tags_code"] = columns.tags_codes
-        keys = columns.topic_of.astype(np.int64) << 32 | columns.queues
-        if count == 1 or bool((keys == keys[0]).all()):
-            self._append_queue(
-                (columns.topics[int(columns.topic_of[0])], int(columns.queues[0])),
-                columns.queue_offsets,
-                units,
-            )
-            return
-        order = np.argsort(keys, kind="stable")
-        bounds = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), count]
-        for low, high in pairwise(bounds):
-            chosen = order[low:high]
-            key = columns.topics[int(columns.topic_of[chosen[0]])], int(columns.queues[chosen[0]])
-            self._append_queue(key, columns.queue_offsets[chosen], units[chosen])
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
         """Up to `count` units from offset `first` on; fewer at the end of the queue. If these were

@@ -50,7 +50,8 @@ _NO_NUMBER = -1
 
 
 class BufferedQueues(ConsumeQueues):
-    """As `ConsumeQueues`, which holds the written state; waiting units are here."""
+    """All consume queues of one broker group. `ConsumeQueues` holds the written state; waiting
+    units are here."""
 
     def __init__(
         self,
@@ -82,10 +83,13 @@ class BufferedQueues(ConsumeQueues):
     # Questions
 
     def next_offset(self, topic: str, queue: int) -> int:
-        number = self._numbers.get((topic, queue))
-        return super().next_offset(topic, queue) if number is None else int(self._ends[number])
+        """The offset of the queue's next message: the number of messages it ever had."""
+        key = topic, queue
+        number = self._numbers.get(key)
+        return self._next.get(key, 0) if number is None else int(self._ends[number])
 
     def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        """`next_offset` of the first `queues` queues of a topic."""
         ends, numbers, known = self._ends, self._numbers, self._next
         keys = [(topic, queue) for queue in range(queues)]
         return tuple(
@@ -125,6 +129,9 @@ class BufferedQueues(ConsumeQueues):
     # Appending
 
     def append(self, columns: Columns) -> None:
+        """Dispatch committed messages in log order. Units that exist already are skipped (a
+        repeated dispatch); a gap violates an invariant. Raises NoSpace: the same columns may be
+        dispatched again later."""
         if columns.rows is not None:
             if columns.rows:
                 self._append_few(columns.rows)

@@ -61,7 +61,7 @@ class Message(NamedTuple):
     properties: bytes
 
 
-def take_apart(record: bytes, *, check_body: bool = True) -> Message:
+def take_apart(record: bytes) -> Message:
     """Parse a record. Raises BadRecord."""
     if len(record) < RECORD_MIN_BYTES:
         raise BadRecord(f"{len(record)} bytes are not a record")
@@ -94,7 +94,7 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
     if properties_bytes < 0 or topic_end + 2 + properties_bytes != total:
         raise BadRecord(f"its properties of {properties_bytes} bytes do not fit")
     body = record[body_at:body_end]
-    if check_body and body and crc32(body) & 0x7FFFFFFF != crc:
+    if body and crc32(body) & 0x7FFFFFFF != crc:
         raise BadRecord("the CRC of its body is wrong")
     if queue < 0 or queue_offset < 0:
         raise BadRecord(f"its place in the queue is {queue}/{queue_offset}")

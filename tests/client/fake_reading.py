@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from bench.tools.drafts import drafts
 from ledgermq.client.api.connection import Address
 from ledgermq.client.native.log_connection import (
     BrokerGroupQueues,
@@ -29,7 +30,7 @@ from ledgermq.client.native.log_connection import (
     problem_of,
 )
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import seal
 from ledgermq.proto.entries.native_ids import native_ids
 from ledgermq.proto.status import Code
@@ -68,13 +69,15 @@ class Queue:
         ids = [
             found.decode() for found in native_ids(1, 1, self.queue, first, len(bodies)).tolist()
         ]
-        batch = encode_messages(
-            "t",
-            self.queue,
-            bodies,
-            born_ms=1,
-            message_ids=ids,
-            tags=None if tags is None else list(tags),
+        batch = encode_entries(
+            drafts(
+                "t",
+                bodies,
+                born_ms=1,
+                queues=[self.queue] * len(bodies),
+                message_ids=ids,
+                tags=tags,
+            )
         )
         offsets = np.arange(first, first + len(bodies))
         before = int.from_bytes(self.entries[-1][36:40], "big") if self.entries else 1

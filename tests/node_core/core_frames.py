@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from bench.tools.drafts import drafts
 from ledgermq.node.broker.parts.producers.producers import Producers
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.native_ids import native_id, native_runs
 from ledgermq.proto.types import Frame, Range
 from tests.node_core.core_fakes import EPOCH_MS
@@ -27,14 +26,15 @@ def frame(
 ) -> Frame:
     n = len(bodies)
     ids = [native_id(LOG_TAG, producer_id, epoch, first_sequence + at) for at in range(n)]
-    where = np.array(queues if queues is not None else [0] * n, np.int32)
-    batch = encode_messages(
-        topic,
-        where,
-        [body.encode() for body in bodies],
-        born_ms=EPOCH_MS,
-        message_ids=ids,
-        tags=tags,
+    batch = encode_entries(
+        drafts(
+            topic,
+            [body.encode() for body in bodies],
+            born_ms=EPOCH_MS,
+            queues=queues,
+            message_ids=ids,
+            tags=tags,
+        )
     )
     for at, start in enumerate(batch.starts.tolist()):
         batch.data[start + 64 : start + 68] = (at + 1).to_bytes(4, "big")

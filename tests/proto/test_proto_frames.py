@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.tools.drafts import drafts
 from ledgermq.proto import kernels
 from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_checking import verify_range
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.entries.properties import Fields
 from ledgermq.proto.frames import (
@@ -38,7 +39,7 @@ from ledgermq.proto.frames import (
     read_native_id,
 )
 from ledgermq.proto.status import Code, LedgerError
-from ledgermq.proto.types import Range
+from ledgermq.proto.types import Draft, Range
 from tests.proto.plain_frame import LIMITS, plain_good, plain_id, unary_entry
 from tests.proto.ways import pure
 
@@ -242,9 +243,7 @@ def test_property_strings_of_any_kind(rests: list[list[bytes]], garbage: int) ->
     for position, pieces in enumerate(rests):
         message_id = plain_id(TAG, PRODUCER, EPOCH, 3 + position)
         properties = b"UNIQ_KEY\x01%b\x02%b" % (message_id.encode(), b"".join(pieces))
-        entry = bytearray(
-            encode_messages("t", 2, [b"body"], born_ms=BORN_MS, properties=[properties]).data
-        )
+        entry = bytearray(encode_entries([Draft("t", 2, b"body", properties, BORN_MS)]).data)
         struct.pack_into(">i", entry, 64, position + 1)
         entries.append(bytes(entry))
         sizes.append(len(entry))
@@ -360,12 +359,8 @@ def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
     """What makes a message of another kind goes through the unary path."""
     message_id = plain_id(TAG, PRODUCER, EPOCH, 0)
     entry = bytearray(
-        encode_messages(
-            "t",
-            0,
-            [b"x"],
-            born_ms=1,
-            properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()],
+        encode_entries(
+            [Draft("t", 0, b"x", f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode(), 1)]
         ).data
     )
     entry[67] = 1
@@ -472,7 +467,7 @@ def test_runs_are_the_frames_of_a_range(
             wanted.append((rows, count, producer))
         else:
             ids = [plain_id(TAG, producer, 0, rows + i) for i in range(count)]
-            unary = encode_messages("t", 0, bodies, born_ms=1, message_ids=ids)
+            unary = encode_entries(drafts("t", bodies, born_ms=1, message_ids=ids))
             pieces += [
                 bytes(unary.data[a : a + s])
                 for a, s in zip(unary.starts.tolist(), unary.sizes.tolist(), strict=True)

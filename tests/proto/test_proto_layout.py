@@ -1,4 +1,4 @@
-"""The vector encoder against the plain one, columns, and one record back into its fields."""
+"""The encoder against the plain one, columns, and one record back into its fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.entries.entry_encoding import (
     encode_entries,
-    encode_messages,
     entry_bytes,
     host_bytes,
 )
@@ -73,7 +72,7 @@ def sealed(batch: UnsealedBatch, **changes: object) -> int:
 
 
 @given(st.lists(DRAFTS, min_size=1, max_size=12))
-def test_vectors_equal_the_plain_encoder(drafts: list[Draft]) -> None:
+def test_the_encoder_equals_the_plain_one(drafts: list[Draft]) -> None:
     """Encoding and sealing gives byte for byte what the slow encoder gives, and verifying it gives
     the columns back."""
     batch = encode_entries(drafts)
@@ -172,75 +171,15 @@ def test_an_empty_batch() -> None:
         and batch.data == b""
         and sealed(batch, queue_offsets=np.zeros(0, np.int64)) == SEED
     )
-    assert len(encode_messages("t", 0, [], born_ms=0, tags=[], keys=[])) == 0
-
-
-COLUMN = st.lists(
-    st.tuples(
-        st.binary(max_size=50), TEXT | st.just(""), TEXT | st.sampled_from(["", "a b"]), TEXT
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
-@given(COLUMN, st.booleans(), st.booleans(), st.booleans())
-def test_the_column_encoder_equals_the_entry_encoder(
-    rows: list[tuple[bytes, str, str, str]], tags: bool, keys: bool, ids: bool
-) -> None:
-    """Columns of bodies, tags, keys and ids give the same batch as single messages with the same
-    properties."""
-    batch = encode_messages(
-        "ns@t",
-        3,
-        [row[0] for row in rows],
-        born_ms=11,
-        tags=[row[1] for row in rows] if tags else None,
-        keys=[row[2] for row in rows] if keys else None,
-        message_ids=[row[3] for row in rows] if ids else None,
-    )
-    drafts = []
-    for body, tag, key, mid in rows:
-        properties = encode(
-            Fields(
-                message_id=mid if ids else None,
-                tag=tag if tags else None,
-                keys=(key,) if keys and key else (),
-            )
-        )
-        drafts.append(Draft("ns@t", 3, body, properties, 11, layout.java_hash(tag) if tags else 0))
-    assert_same(batch, encode_entries(drafts))
-    ready = encode_messages(
-        "ns@t", 3, [d.body for d in drafts], born_ms=11, properties=[d.properties for d in drafts]
-    )
-    assert ready.data == batch.data
-
-
-def assert_same(one: UnsealedBatch, two: UnsealedBatch) -> None:
-    assert one.data == two.data and one.topics == two.topics
-    for name in ("starts", "sizes", "topic_of", "queues"):
-        assert (
-            getattr(one, name).tolist() == getattr(two, name).tolist()
-            and getattr(one, name).dtype == getattr(two, name).dtype
-        ), name
-
-
-@pytest.mark.parametrize("bad", ["a\x01b", "a\x02b", "a\x00b"])
-@pytest.mark.parametrize("column", ["tags", "keys", "message_ids"])
-def test_the_column_encoder_refuses_separators(column: str, bad: str) -> None:
-    """A separator inside a value cannot forge a property, nor move values from one message to the
-    next."""
-    with pytest.raises(LedgerError):
-        encode_messages("t", 0, [b"x", b"y"], born_ms=0, **{column: ["ok", bad]})  # type: ignore[arg-type]
 
 
 def test_properties_beyond_the_length_field_are_refused() -> None:
     """Properties of 32,767 bytes are written, one more is an error instead of a wrapped length."""
-    fits = encode_messages("t", 0, [b"x"], born_ms=0, properties=[b"p" * 32767])
+    fits = encode_entries([Draft("t", 0, b"x", b"p" * 32767, 0)])
     sealed(fits)
     assert len(decode_record(fits.data[48:]).properties) == 32767
     with pytest.raises(LedgerError):
-        encode_messages("t", 0, [b"x"], born_ms=0, properties=[b"p" * 32768])
+        encode_entries([Draft("t", 0, b"x", b"p" * 32768, 0)])
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.tools.drafts import drafts
 from ledgermq.node.broker.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.records import control
 from ledgermq.proto.types import Range, Role, UnsealedBatch
 from ledgermq.raft.config import MS, RaftConfig, Timing
@@ -30,7 +31,7 @@ TIMING = Timing(window_bytes=16_000, range_bytes_max=4000, window_ranges=8, news
 
 def messages(count: int, size: int = 60, mark: str = "m") -> UnsealedBatch:
     bodies = [f"{mark}{i:06d}".encode().ljust(size, b".") for i in range(count)]
-    return encode_messages("flights", 0, bodies, born_ms=CREATED_MS)
+    return encode_entries(drafts("flights", bodies, born_ms=CREATED_MS))
 
 
 def term_start(term: int, leader: str) -> UnsealedBatch:

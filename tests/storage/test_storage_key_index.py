@@ -18,6 +18,7 @@ from ledgermq.storage.keys import key_file, key_index
 from ledgermq.storage.keys.key_index import KeyIndex, name_of
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.key_material import BEGIN_MS, DATA_BYTES, ROOT, KeyLog, Message, official_files
+from tests.storage.lookups import by_key
 
 TOPICS = ("t", "ns@topic", "rmq_sys_ledgermq_config")
 NAMES = ("", "a", "Aa", "BB", "b c", "key-17", "标签😀", "x" * 40, "y" * 200)
@@ -90,7 +91,7 @@ def test_hash_without_an_absolute_value_is_zero() -> None:
     log.index.sync()
     assert key_hash("t", key) == 0
     assert log.files() == official_files(log)
-    assert [found.index for found in log.lookup.by_key("t", key)] == [1]
+    assert [found.index for found in by_key(log.lookup, "t", key)] == [1]
 
 
 def _key_with_hash(prefix: str, wanted: int) -> str:
@@ -164,7 +165,7 @@ def _check_all_found(log: KeyLog) -> None:
                 if message.topic == topic and (key in message.keys or key == message.message_id)
             ]
             assert [
-                found.physical_offset for found in log.lookup.by_key(topic, key, limit=1000)
+                found.physical_offset for found in by_key(log.lookup, topic, key, limit=1000)
             ] == wanted[::-1]
 
 
@@ -422,7 +423,7 @@ def test_trim_removes_files_below_and_never_the_last() -> None:
     assert sorted(log.files()) == names[2:] and set(log.disk.listdir(f"{ROOT}/state/bloom")) <= set(
         names[2:]
     )
-    found = [one.physical_offset for one in log.lookup.by_key("t", "m", limit=1000)]
+    found = [one.physical_offset for one in by_key(log.lookup, "t", "m", limit=1000)]
     kept = [
         at
         for at, message in log.messages
@@ -445,7 +446,7 @@ def test_log_that_begins_above_the_position_is_gone_on_with_there() -> None:
     log.index.skip_to(12)
     log.catch_up()
     assert log.index.next_index == 20
-    assert {found.index for found in log.lookup.by_key("t", "a", limit=99)} == {
+    assert {found.index for found in by_key(log.lookup, "t", "a", limit=99)} == {
         number
         for number, (_, message) in enumerate(log.messages)
         if number >= 12 and message.topic == "t" and "a" in message.keys
@@ -467,10 +468,10 @@ def test_colliding_keys_are_told_apart() -> None:
         Message("m4", ["Aa"], "u"),
     )
     log.catch_up()
-    assert [found.index for found in log.lookup.by_key("t", "Aa")] == [3, 0]
-    assert [found.index for found in log.lookup.by_key("t", "BB")] == [3, 2, 1]
-    assert [found.index for found in log.lookup.by_key("u", "Aa")] == [4]
-    assert log.lookup.by_key("u", "BB") == []
+    assert [found.index for found in by_key(log.lookup, "t", "Aa")] == [3, 0]
+    assert [found.index for found in by_key(log.lookup, "t", "BB")] == [3, 2, 1]
+    assert [found.index for found in by_key(log.lookup, "u", "Aa")] == [4]
+    assert by_key(log.lookup, "u", "BB") == []
 
 
 def test_key_with_spaces_is_found_by_its_exact_text_only() -> None:
@@ -483,11 +484,11 @@ def test_key_with_spaces_is_found_by_its_exact_text_only() -> None:
         Message("m3", ["", "17"]),
     )
     log.catch_up()
-    assert [found.index for found in log.lookup.by_key("t", "order 17")] == [0]
-    assert [found.index for found in log.lookup.by_key("t", " order 17")] == [2]
-    assert [found.index for found in log.lookup.by_key("t", "17")] == [3, 1]
-    assert [found.index for found in log.lookup.by_key("t", "order")] == [1]
-    assert log.lookup.by_key("t", "") == log.lookup.by_key("t", " ") == []
+    assert [found.index for found in by_key(log.lookup, "t", "order 17")] == [0]
+    assert [found.index for found in by_key(log.lookup, "t", " order 17")] == [2]
+    assert [found.index for found in by_key(log.lookup, "t", "17")] == [3, 1]
+    assert [found.index for found in by_key(log.lookup, "t", "order")] == [1]
+    assert by_key(log.lookup, "t", "") == by_key(log.lookup, "t", " ") == []
 
 
 def test_times_are_compared_to_the_millisecond_and_newest_come_first() -> None:
@@ -500,9 +501,9 @@ def test_times_are_compared_to_the_millisecond_and_newest_come_first() -> None:
         [*times, 0, BEGIN_MS + 3000], [*times, BEGIN_MS + 3000, 1 << 62]
     ):
         wanted = [index for index, ms in enumerate(times) if begin <= ms <= end]
-        assert [found.index for found in log.lookup.by_key("t", "k", begin, end)] == wanted[::-1]
-    assert [found.index for found in log.lookup.by_key("t", "k", 0, 1 << 62, 3)] == [8, 7, 6]
-    assert log.lookup.by_key("t", "k", 0, 1 << 62, 0) == []
+        assert [found.index for found in by_key(log.lookup, "t", "k", begin, end)] == wanted[::-1]
+    assert [found.index for found in by_key(log.lookup, "t", "k", 0, 1 << 62, 3)] == [8, 7, 6]
+    assert by_key(log.lookup, "t", "k", 0, 1 << 62, 0) == []
 
 
 def test_found_is_the_whole_record_and_its_place() -> None:
@@ -512,7 +513,7 @@ def test_found_is_the_whole_record_and_its_place() -> None:
     log.send(Message("small"), Message("large", body=bytes(20_000)))
     log.catch_up()
     for index, name in enumerate(("small", "large")):
-        (found,) = log.lookup.by_key("t", name)
+        (found,) = by_key(log.lookup, "t", name)
         data = bytes(log.log.record_at(found.physical_offset, found.size))
         assert (found.index, found.record, found.physical_offset) == (
             index,
@@ -536,7 +537,7 @@ def test_nothing_above_the_limit_is_read() -> None:
     log.catch_up()
     limits = log.reader.limits
     log.reader.limits = type(limits)(0, 1, log.messages[1][0] - 48)
-    assert [found.index for found in log.lookup.by_key("t", "k")] == [0]
+    assert [found.index for found in by_key(log.lookup, "t", "k")] == [0]
     assert log.lookup.at(log.messages[1][0]) is None
 
 
@@ -550,11 +551,11 @@ def test_trimmed_file_is_gone_and_damage_is_said() -> None:
     assert isinstance(disk, ForgetfulDisk)
     names = disk.listdir(f"{ROOT}/dledger-n1/data")
     disk.unlink(f"{ROOT}/dledger-n1/data/{names[0]}")
-    found = log.lookup.by_key("t", "k")
+    found = by_key(log.lookup, "t", "k")
     assert [one.index for one in found] == [11, 10, 9, 8, 7]
     disk.flip(f"{ROOT}/dledger-n1/data/{names[1]}", found[-1].physical_offset - (1 << 16) + 200)
     with pytest.raises(Damaged, match="checksum"):
-        log.lookup.by_key("t", "k")
+        by_key(log.lookup, "t", "k")
 
 
 def test_a_search_ends_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,7 +574,7 @@ def test_a_search_ends_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> 
         return record_bytes(pos, length)
 
     monkeypatch.setattr(log.reader, "record_bytes", watched)
-    assert [one.index for one in log.lookup.by_key("t", "k")] == list(range(59, begin - 1, -1))
+    assert [one.index for one in by_key(log.lookup, "t", "k")] == list(range(59, begin - 1, -1))
     assert min(asked) == log.log.begin_pos
 
 
@@ -609,7 +610,7 @@ def test_absent_key_touches_no_index_file() -> None:
     absent = [
         name
         for name in (f"absent{number}" for number in range(300))
-        if not log.lookup.by_key("t", name)
+        if not by_key(log.lookup, "t", name)
     ]
     files_read = len(index_reads(disk))
     # 300 questions to 5 files; a filter of 20 keys is wrong once in a hundred at most.
@@ -621,7 +622,7 @@ def test_absent_key_touches_no_index_file() -> None:
 
 def _reads_of(log: KeyLog, disk: FaultyDisk, name: str) -> list[str]:
     disk.trace.clear()
-    log.lookup.by_key("t", name)
+    by_key(log.lookup, "t", name)
     return index_reads(disk)
 
 
@@ -637,7 +638,7 @@ def test_lost_or_damaged_filter_is_made_again_from_the_units() -> None:
     disk.replace_file(f"{directory}/{second}", before[second][:-1] + b"!")
     log.open(clean=True)
     assert log.index.load(for_ever())
-    assert [found.index for found in log.lookup.by_key("t", "m3")] == [3]
+    assert [found.index for found in by_key(log.lookup, "t", "m3")] == [3]
     while log.index.tend(for_ever()):
         pass
     assert {
@@ -653,7 +654,7 @@ def test_filter_of_the_file_being_written_grows_with_it(monkeypatch: pytest.Monk
         log.send(Message(f"m{number}"))
         log.catch_up()
     assert log.index._active is not None and log.index._active.filter.capacity == 128
-    assert [len(log.lookup.by_key("t", f"m{number}")) for number in range(120)] == [1] * 120
+    assert [len(by_key(log.lookup, "t", f"m{number}")) for number in range(120)] == [1] * 120
 
 
 def test_chunks_of_one_put_are_chained_like_any_others(monkeypatch: pytest.MonkeyPatch) -> None:

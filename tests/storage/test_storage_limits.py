@@ -17,9 +17,9 @@ from ledgermq.storage.files.errors import Exhausted, LogFenced, NoSpace, Unusabl
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.log.entry_log import EntryLog
-from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, log_bytes, make_identity, new_log, reopen, sync
+from tests.storage.queues.written_queues import WrittenQueues
 
 LIMITS = ("EMFILE", "ENFILE", "ENOMEM")
 
@@ -117,7 +117,7 @@ def test_dispatching_at_the_limit_resumes(tmp_path: Path) -> None:
     append(log, 30)
     columns = record_columns(log.read(0, 1 << 20))
     disk = FaultyDisk(RealDisk())
-    queues = ConsumeQueues(disk, str(tmp_path / "queues"), 20 * 10)
+    queues = WrittenQueues(disk, str(tmp_path / "queues"), 20 * 10)
     queues.start({}, 0)
     disk.fail_creation(errno_of="EMFILE")
     with pytest.raises(Exhausted, match="resumes by itself"):
@@ -171,6 +171,7 @@ import os, resource, sys
 from pathlib import Path
 from ledgermq.storage.files.errors import Exhausted
 from tests.storage.log_material import append, new_log, reopen, sync
+from tests.storage.queues.written_queues import WrittenQueues
 
 directory = Path(sys.argv[1])
 log = new_log(directory)

@@ -20,6 +20,7 @@ from ledgermq.proto.types import Draft
 from tests.example_counts import examples
 from tests.storage.key_material import BEGIN_MS, KeyLog
 from tests.storage.log_material import HOST
+from tests.storage.lookups import by_key
 
 TAG = 0x0A0B0C0D
 FLAG = slice(64, 68)
@@ -45,7 +46,7 @@ def frame(producer: int, first: int, count: int) -> list[str]:
 
 
 def bodies(log: KeyLog, name: str) -> list[str]:
-    return [decode_record(one.record).body.decode() for one in log.lookup.by_key("t", name)]
+    return [decode_record(one.record).body.decode() for one in by_key(log.lookup, "t", name)]
 
 
 FRAMES = st.lists(

@@ -187,23 +187,16 @@ class Acknowledger:
         """Change the time until a leased message becomes visible again."""
         request = pb.ChangeInvisibleDurationRequest.FromString(data)
         broker_group, handle, stored = self._check_change(request, caller)
-        if self._groups.leads(broker_group):
-            try:
-                return await self._change_here(
-                    broker_group, handle, request, stored, caller, deadline=deadline
-                )
-            except CallRefused as refusal:
-                if refusal.refused.reason not in AGAIN:
-                    raise
-        responses = await self._forwarder.submit(
+        return await self._groups.at_leader(
             broker_group,
-            CHANGE,
-            caller.metadata(),
-            data,
-            deadline - DEADLINE_MARGIN_S,
-            repeatable=True,
+            lambda: self._change_here(
+                broker_group, handle, request, stored, caller, deadline=deadline
+            ),
+            method=CHANGE,
+            caller=caller,
+            data=data,
+            deadline=deadline,
         )
-        return responses[0]
 
     async def execute_change(
         self, broker_group: str, data: bytes, caller: Caller, deadline: float

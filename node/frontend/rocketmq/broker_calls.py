@@ -9,6 +9,7 @@ caller of a Receive or a Pull has gone, the call is cancelled, so that no lease 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from ledgermq.node.broker.calls.consumer_calls import (
     Receive,
     SyncLite,
 )
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import (
     CommitOffset,
     Confirm,
@@ -33,6 +34,8 @@ from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.validation import Caller
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto.status import Code, fail
 
@@ -60,15 +63,46 @@ class Groups:
     """The broker groups of this node for the methods of the service. Deadlines are in the loop's
     time, in seconds."""
 
-    def __init__(self, engine: Engine, topics: Topics) -> None:
+    def __init__(self, engine: Engine, topics: Topics, forwarder: Forwarder) -> None:
         self.engine = engine
         self._topics = topics
+        self._forwarder = forwarder
 
     def leads(self, broker_group: str) -> bool:
         """Whether a call should be tried here first. An outdated yes does no harm: the group
         refuses with `not-leader`."""
         view = self.engine.views.get(broker_group)
         return view is not None and view.serving
+
+    async def at_leader(
+        self,
+        broker_group: str,
+        here: Callable[[], Awaitable[bytes]],
+        *,
+        method: str,
+        caller: Caller,
+        data: bytes,
+        deadline: float,
+        repeatable: bool = True,
+    ) -> bytes:
+        """The response to the request `data` from the leader of the broker group: by `here` if this
+        node leads it, otherwise from the node that does. `repeatable` as for `Forwarder.submit`.
+        Raises CallRefused, and what `here` raises."""
+        if self.leads(broker_group):
+            try:
+                return await here()
+            except CallRefused as refusal:
+                if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
+                    raise
+        responses = await self._forwarder.submit(
+            broker_group,
+            method,
+            caller.metadata(),
+            data,
+            deadline - DEADLINE_MARGIN_S,
+            repeatable=repeatable,
+        )
+        return responses[0]
 
     async def call(
         self, broker_group: str, call: Answered, stored_topic: str, deadline: float

@@ -9,13 +9,10 @@ expired; the handle is refused only if another lease replaced it.
 from __future__ import annotations
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Handle
-from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, group_of, topic_of
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -25,29 +22,21 @@ METHOD = "ForwardMessageToDeadLetterQueue"
 class DeadLetterForwarder:
     """ForwardMessageToDeadLetterQueue of one node."""
 
-    def __init__(self, groups: Groups, forwarder: Forwarder, handles: Handles) -> None:
+    def __init__(self, groups: Groups, handles: Handles) -> None:
         self._groups = groups
-        self._forwarder = forwarder
         self._handles = handles
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
         """Give up the message in the broker group of its lease."""
         broker_group, handle = self._check(data, caller)
-        if self._groups.leads(broker_group):
-            try:
-                return await self._here(broker_group, handle, deadline)
-            except CallRefused as refusal:
-                if refusal.refused.reason not in AGAIN:
-                    raise
-        responses = await self._forwarder.submit(
+        return await self._groups.at_leader(
             broker_group,
-            METHOD,
-            caller.metadata(),
-            data,
-            deadline - DEADLINE_MARGIN_S,
-            repeatable=True,
+            lambda: self._here(broker_group, handle, deadline),
+            method=METHOD,
+            caller=caller,
+            data=data,
+            deadline=deadline,
         )
-        return responses[0]
 
     async def execute(
         self, broker_group: str, data: bytes, caller: Caller, deadline: float

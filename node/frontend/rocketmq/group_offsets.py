@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetRead, ReadOffset
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.pulling import queue_of
-from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, Caller, group_of
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
@@ -35,31 +32,25 @@ Call = CommitOffset | ReadOffset | FindOffset
 class OffsetKeeper:
     """UpdateOffset, GetOffset and QueryOffset of one node."""
 
-    def __init__(
-        self, topics: Topics, groups: Groups, forwarder: Forwarder, tier: TierReads | None = None
-    ) -> None:
+    def __init__(self, topics: Topics, groups: Groups, tier: TierReads | None = None) -> None:
         self._topics = topics
         self._groups = groups
-        self._forwarder = forwarder
         self._tier = tier
 
     async def route(self, method: str, data: bytes, caller: Caller, deadline: float) -> bytes:
         """The response of the queue's leader."""
         broker_group, stored, call = await self._check(method, data, caller)
-        # Executed again, an update could replace the offset that another client has set and read
-        # since.
-        repeatable = method != UPDATE
-        if self._groups.leads(broker_group):
-            try:
-                return await self._here(method, broker_group, stored, call, deadline)
-            except CallRefused as refusal:
-                if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
-                    raise
-        until = deadline - DEADLINE_MARGIN_S
-        responses = await self._forwarder.submit(
-            broker_group, method, caller.metadata(), data, until, repeatable=repeatable
+        return await self._groups.at_leader(
+            broker_group,
+            lambda: self._here(method, broker_group, stored, call, deadline),
+            method=method,
+            caller=caller,
+            data=data,
+            deadline=deadline,
+            # Executed again, an update could replace the offset that another client has set and
+            # read since.
+            repeatable=method != UPDATE,
         )
-        return responses[0]
 
     async def execute(
         self, method: str, broker_group: str, data: bytes, caller: Caller, deadline: float

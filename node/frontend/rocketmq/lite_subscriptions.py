@@ -14,14 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ledgermq.node.broker.calls.consumer_calls import LiteAction, LiteStart, SyncLite
-from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, group_of, topic_of
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import check_lite, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -75,13 +73,11 @@ class LiteSubscriptions:
         config: ServiceConfig,
         topics: Topics,
         groups: Groups,
-        forwarder: Forwarder,
         now: Callable[[], float],
     ) -> None:
         self._quota = config.limits.max_lite_subscriptions
         self._topics = topics
         self._groups = groups
-        self._forwarder = forwarder
         self._now = now
         self._adds: deque[float] = deque(maxlen=ADDS_PER_S)
         """The arrival times of the last requests that add."""
@@ -118,8 +114,11 @@ class LiteSubscriptions:
         """Execute, on this node as leader, a call that another node received and split by broker
         group."""
         _, call = await self._check(pb.SyncLiteSubscriptionRequest.FromString(data), caller)
+        return [await self._here(broker_group, call, deadline)]
+
+    async def _here(self, broker_group: str, call: SyncLite, deadline: float) -> bytes:
         await self._groups.call(broker_group, call, call.topic, deadline)
-        return [pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()]
+        return pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()
 
     async def _forward_part(
         self,
@@ -130,28 +129,20 @@ class LiteSubscriptions:
         caller: Caller,
         deadline: float,
     ) -> None:
-        if self._groups.leads(broker_group):
-            try:
-                own = replace(call, token=self._groups.engine.new_token(), names=tuple(names))
-                await self._groups.call(broker_group, own, call.topic, deadline)
-                return
-            except CallRefused as refusal:
-                if refusal.refused.reason not in AGAIN:
-                    raise
         part = pb.SyncLiteSubscriptionRequest()
         part.CopyFrom(request)
         del part.lite_topic_set[:]
         part.lite_topic_set.extend(names)
-        until = deadline - DEADLINE_MARGIN_S
-        responses = await self._forwarder.submit(
+        own = replace(call, token=self._groups.engine.new_token(), names=tuple(names))
+        response = await self._groups.at_leader(
             broker_group,
-            METHOD,
-            caller.metadata(),
-            part.SerializeToString(),
-            until,
-            repeatable=True,
+            lambda: self._here(broker_group, own, deadline),
+            method=METHOD,
+            caller=caller,
+            data=part.SerializeToString(),
+            deadline=deadline,
         )
-        status = pb.SyncLiteSubscriptionResponse.FromString(responses[0]).status
+        status = pb.SyncLiteSubscriptionResponse.FromString(response).status
         if status.code != pb.OK:
             raise fail(status.code, status.message)
 

@@ -131,7 +131,7 @@ class MessagingService:
         self._node_boot = config.node_boot
         self._forwarder = forwarder
         self._topics = Topics(metadata)
-        self._groups = Groups(engine, self._topics)
+        self._groups = Groups(engine, self._topics, forwarder)
         handles = Handles(config.secret)
         self.clients = Clients(
             forwarder,
@@ -144,8 +144,8 @@ class MessagingService:
         ids, recalls = TransactionIds(config.secret), RecallHandles(config.secret)
         self.checker = Checker(engine, self.commander, ids, config.delivery)
         self._sender = Sender(config, self._topics, self._groups, forwarder, ids, recalls=recalls)
-        self._recaller = Recaller(self._topics, self._groups, forwarder, recalls)
-        self._transactor = Transactor(self._topics, self._groups, forwarder, ids)
+        self._recaller = Recaller(self._topics, self._groups, recalls)
+        self._transactor = Transactor(self._topics, self._groups, ids)
         self._receiver = Receiver(
             config,
             self._topics,
@@ -156,14 +156,12 @@ class MessagingService:
             now_ns=now_ns,
         )
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
-        self._letters = DeadLetterForwarder(self._groups, forwarder, handles)
+        self._letters = DeadLetterForwarder(self._groups, handles)
         self._puller = Puller(
             config, self._topics, self._groups, forwarder, now_ns, local=local, tier=tier
         )
-        self._offsets = OffsetKeeper(self._topics, self._groups, forwarder, tier)
-        self._lite = LiteSubscriptions(
-            config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9
-        )
+        self._offsets = OffsetKeeper(self._topics, self._groups, tier)
+        self._lite = LiteSubscriptions(config, self._topics, self._groups, lambda: now_ns() / 1e9)
         self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._access)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -244,16 +242,31 @@ class MessagingService:
                 _plain(pb.NotifyClientTerminationResponse),
             ),
             sending.METHOD: (self._send, _plain(pb.SendMessageResponse)),
-            acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
-            acknowledging.CHANGE: (self._change, acknowledging.change_failure),
-            forwarding.METHOD: (self._forward, _plain(pb.ForwardMessageToDeadLetterQueueResponse)),
+            acknowledging.ACK: (
+                _routed(self._acknowledger.route_ack),
+                _plain(pb.AckMessageResponse),
+            ),
+            acknowledging.CHANGE: (
+                _routed(self._acknowledger.route_change),
+                acknowledging.change_failure,
+            ),
+            forwarding.METHOD: (
+                _routed(self._letters.route),
+                _plain(pb.ForwardMessageToDeadLetterQueueResponse),
+            ),
             **{
-                name: (partial(self._offset, name), _plain(_response_of(name)))
+                name: (_routed(partial(self._offsets.route, name)), _plain(_response_of(name)))
                 for name in group_offsets.METHODS
             },
-            transacting.METHOD: (self._end_transaction, _plain(pb.EndTransactionResponse)),
-            recalling.METHOD: (self._recall, _plain(pb.RecallMessageResponse)),
-            lite_subscriptions.METHOD: (self._sync_lite, _plain(pb.SyncLiteSubscriptionResponse)),
+            transacting.METHOD: (
+                _routed(self._transactor.route),
+                _plain(pb.EndTransactionResponse),
+            ),
+            recalling.METHOD: (_routed(self._recaller.route), _plain(pb.RecallMessageResponse)),
+            lite_subscriptions.METHOD: (
+                _routed(self._lite.route),
+                _plain(pb.SyncLiteSubscriptionResponse),
+            ),
         }
 
     def _unary(
@@ -344,27 +357,6 @@ class MessagingService:
             of_queue = () if queue is None else ((sending.QUEUE_KEY, str(queue)),)
             context.set_trailing_metadata(((sending.DURABILITY_KEY, durability.value), *of_queue))
         return response
-
-    async def _ack(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._acknowledger.route_ack(data, caller, _deadline(context))
-
-    async def _recall(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._recaller.route(data, caller, _deadline(context))
-
-    async def _change(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._acknowledger.route_change(data, caller, _deadline(context))
-
-    async def _sync_lite(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._lite.route(data, caller, _deadline(context))
-
-    async def _end_transaction(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._transactor.route(data, caller, _deadline(context))
-
-    async def _forward(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._letters.route(data, caller, _deadline(context))
-
-    async def _offset(self, method: str, data: bytes, caller: Caller, context: ServerCall) -> bytes:
-        return await self._offsets.route(method, data, caller, _deadline(context))
 
     async def _pull(self, data: bytes, context: ServerCall) -> None:
         responses: Sequence[bytes] = _NOTHING
@@ -571,6 +563,15 @@ class MessagingService:
             return
         with self._until_drained():
             await self._telemetry.serve(caller, context)
+
+
+def _routed(route: Callable[[bytes, Caller, float], Awaitable[bytes]]) -> Unary:
+    """A method that the leader of a broker group executes."""
+
+    async def work(data: bytes, caller: Caller, context: ServerCall) -> bytes:
+        return await route(data, caller, _deadline(context))
+
+    return work
 
 
 def _plain(response: Callable[..., Any]) -> Failure:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
 from ledgermq.node.frontend.rocketmq.wire.validation import ACCEPTED, Caller, topic_of
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -67,27 +64,23 @@ class RecallHandles:
 class Recaller:
     """RecallMessage of one node."""
 
-    def __init__(
-        self, topics: Topics, groups: Groups, forwarder: Forwarder, handles: RecallHandles
-    ) -> None:
+    def __init__(self, topics: Topics, groups: Groups, handles: RecallHandles) -> None:
         self._topics = topics
         self._groups = groups
-        self._forwarder = forwarder
         self._handles = handles
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
         """Recall the message in its broker group."""
         delayed = await self._check(data, caller)
-        if self._groups.leads(delayed.broker_group):
-            try:
-                return await self._recall(delayed, deadline)
-            except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
-                    raise
-        responses = await self._forwarder.submit(
-            delayed.broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S
+        return await self._groups.at_leader(
+            delayed.broker_group,
+            lambda: self._recall(delayed, deadline),
+            method=METHOD,
+            caller=caller,
+            data=data,
+            deadline=deadline,
+            repeatable=False,
         )
-        return responses[0]
 
     async def execute(
         self, broker_group: str, data: bytes, caller: Caller, deadline: float

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, topic_of
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -59,12 +56,9 @@ class TransactionIds:
 class Transactor:
     """EndTransaction of one node."""
 
-    def __init__(
-        self, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds
-    ) -> None:
+    def __init__(self, topics: Topics, groups: Groups, ids: TransactionIds) -> None:
         self._topics = topics
         self._groups = groups
-        self._forwarder = forwarder
         self._ids = ids
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
@@ -72,22 +66,14 @@ class Transactor:
         transaction, commit = await self._check(data, caller)
         if commit is None:
             return _ok()
-        broker_group = transaction.broker_group
-        if self._groups.leads(broker_group):
-            try:
-                return await self._resolve(transaction, commit, deadline)
-            except CallRefused as refusal:
-                if refusal.refused.reason not in AGAIN:
-                    raise
-        responses = await self._forwarder.submit(
-            broker_group,
-            METHOD,
-            caller.metadata(),
-            data,
-            deadline - DEADLINE_MARGIN_S,
-            repeatable=True,
+        return await self._groups.at_leader(
+            transaction.broker_group,
+            lambda: self._resolve(transaction, commit, deadline),
+            method=METHOD,
+            caller=caller,
+            data=data,
+            deadline=deadline,
         )
-        return responses[0]
 
     async def execute(
         self, broker_group: str, data: bytes, caller: Caller, deadline: float

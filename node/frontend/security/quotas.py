@@ -15,7 +15,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import NoReturn
 
 from ledgermq.node.runtime import metrics
@@ -186,10 +185,5 @@ class Hold:
     def __enter__(self) -> Hold:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._quotas.leave(self._limited, self._what)

@@ -18,9 +18,10 @@ import lz4.frame
 import numpy as np
 
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
+from bench.tools.drafts import drafts
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.replica.consensus.replica_boot import record_of
-from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.entries.layout import java_hash
 from ledgermq.proto.entries.native_ids import native_id
@@ -327,9 +328,8 @@ def story() -> list[tuple[int, int, bytes]]:
 def packed(producer: int, epoch: int, number: int) -> Frame:
     """A frame of one message whose body is compressed."""
     body = lz4.frame.compress(b"ledger " * 9)
-    batch = encode_messages(
-        "n", 0, [body], born_ms=EPOCH_MS, message_ids=[native_id(LOG_TAG, producer, epoch, number)]
-    )
+    ids = [native_id(LOG_TAG, producer, epoch, number)]
+    batch = encode_entries(drafts("n", [body], born_ms=EPOCH_MS, message_ids=ids))
     batch.data[64:68] = (1).to_bytes(4, "big")
     batch.data[84:88] = LZ4.to_bytes(4, "big")
     return Frame(producer, epoch, number, batch)

@@ -30,7 +30,7 @@ from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.log import begin, entry_log, index_files, placing, synced_mark
-from ledgermq.storage.queues import consume_queue, queue_buffer
+from ledgermq.storage.queues import queue_buffer
 from ledgermq.storage.state import hard_state
 from tests.proto.ways import ARRAYS, few_entries
 
@@ -234,7 +234,6 @@ def _queue_unit(name: str, change: Callable[[Any], Any]) -> Patch:
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = queue_buffer.BufferedQueues.append
-        direct = consume_queue.ConsumeQueues.append
 
         def changed(columns: Any) -> Any:
             return replace(columns, **{name: change(getattr(columns, name))})
@@ -243,11 +242,6 @@ def _queue_unit(name: str, change: Callable[[Any], Any]) -> Patch:
             queue_buffer.BufferedQueues,
             "append",
             lambda self, columns: original(self, changed(columns)),
-        )
-        monkeypatch.setattr(
-            consume_queue.ConsumeQueues,
-            "append",
-            lambda self, columns: direct(self, changed(columns)),
         )
 
     return patch

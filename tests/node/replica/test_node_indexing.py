@@ -23,6 +23,7 @@ from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.log.log_reader import Limits
 from tests.node.replica.test_node_hosting import Driver, single
 from tests.storage.key_material import ROOT, KeyLog, Message
+from tests.storage.lookups import by_key
 
 SMALL = {"key_index_slots": 50, "key_index_units": 100}
 
@@ -50,7 +51,7 @@ def catch_up(driver: Driver) -> None:
 
 
 def found(driver: Driver, key: str) -> list[int]:
-    return [one.index for one in driver.group.lookup.by_key("t", key)]
+    return [one.index for one in by_key(driver.group.lookup, "t", key)]
 
 
 def test_messages_are_found_by_key_across_stops_and_crashes(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_full_disk_pauses_the_index_and_nothing_else(
         assert indexer._paused
     steps(indexer)
     assert not indexer._paused and log.index.next_index == 50
-    assert [len(log.lookup.by_key("t", f"m{number}")) for number in range(50)] == [1] * 50
+    assert [len(by_key(log.lookup, "t", f"m{number}")) for number in range(50)] == [1] * 50
 
 
 def _raises(error: Exception) -> Callable[..., Any]:
@@ -230,7 +231,7 @@ def test_trim_is_carried_out_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> N
     log.send(Message("late"))
     log.reader.limits = Limits(71, 71, log.log.end_pos)
     steps(indexer)
-    assert log.index.next_index == 71 and log.lookup.by_key("t", "late") == []
+    assert log.index.next_index == 71 and by_key(log.lookup, "t", "late") == []
 
 
 def test_stop_does_not_wait_for_a_long_load(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 LOG = """
 import os, sys
 from ledgermq.node.process.process import exit_on_lost_map
-from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.types import Draft
 from ledgermq.storage.state import identity
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import make_writer
@@ -28,7 +29,8 @@ EntryLog.create(disk, directory, mine)
 log = EntryLog.open(disk, directory, mine, clean=True, writer=make_writer(mode))
 
 def append(size):
-    log.append_leader(1, encode_messages("t", 0, [bytes(size)], born_ms=1), np.zeros(1, np.int64), 1, bytes(8))
+    batch = encode_entries([Draft("t", 0, bytes(size), b"", 1)])
+    log.append_leader(1, batch, np.zeros(1, np.int64), 1, bytes(8))
 
 append(100)
 os.truncate(f"{directory}/data/{0:020d}", 0)

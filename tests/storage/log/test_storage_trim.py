@@ -25,9 +25,10 @@ from ledgermq.storage.files.real_disk import RealDisk, RealFile
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.log.begin import Begin, read_begin, write_begin
 from ledgermq.storage.log.entry_log import EntryLog
-from ledgermq.storage.queues.consume_queue import PRE_BLANK, ConsumeQueues
+from ledgermq.storage.queues.consume_queue import PRE_BLANK
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, append, make_identity, new_log, reopen, sync
+from tests.storage.queues.written_queues import WrittenQueues
 
 DISK = RealDisk()
 ME = make_identity()
@@ -286,9 +287,9 @@ def test_a_mark_from_before_the_begin_is_raised_to_it(tmp_path: Path) -> None:
 # Consume queues
 
 
-def queues(directory: Path) -> ConsumeQueues:
+def queues(directory: Path) -> WrittenQueues:
     DISK.mkdirs(f"{directory}/consumequeue")
-    return ConsumeQueues(DISK, f"{directory}/consumequeue", 20 * UNITS)
+    return WrittenQueues(DISK, f"{directory}/consumequeue", 20 * UNITS)
 
 
 def columns(*rows: tuple[str, int]) -> Columns:
@@ -332,7 +333,9 @@ def kept(rows: list[tuple[str, int]], begin: int) -> Columns:
         for name in whole.__dataclass_fields__
         if name not in ("rows", "topics")
     }
-    return Columns(topics=whole.topics, **fields)
+    topics = tuple(dict.fromkeys(topic for topic, _ in rows[begin:]))
+    fields["topic_of"] = np.array([topics.index(topic) for topic, _ in rows[begin:]], np.int32)
+    return Columns(topics=topics, **fields)
 
 
 @pytest.mark.parametrize("begin", [0, 1, 10, 25, 26, 27, 28, 33, 47, 48, 49])

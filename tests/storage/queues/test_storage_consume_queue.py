@@ -12,8 +12,8 @@ from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files.errors import DerivedLost, NoSpace
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk
-from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.queues.written_queues import WrittenQueues
 
 FILE_BYTES = 200
 
@@ -39,10 +39,10 @@ def run(topic: str, queue: int, first: int, count: int) -> Columns:
     return columns(*[(topic, queue, first + i) for i in range(count)])
 
 
-def fresh(path: Path, disk: Disk | None = None, **options: int) -> ConsumeQueues:
+def fresh(path: Path, disk: Disk | None = None, **options: int) -> WrittenQueues:
     disk = disk or RealDisk()
     disk.mkdirs(f"{path}/consumequeue")
-    return ConsumeQueues(disk, f"{path}/consumequeue", FILE_BYTES, **options)
+    return WrittenQueues(disk, f"{path}/consumequeue", FILE_BYTES, **options)
 
 
 def test_unit_layout_is_rocketmqs(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ import pytest
 
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk
-from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.storage.queues.test_storage_consume_queue import FILE_BYTES, columns, run
+from tests.storage.queues.written_queues import WrittenQueues
 
-KINDS = [ConsumeQueues, BufferedQueues]
+KINDS = [WrittenQueues, BufferedQueues]
 LITE = "L$a", 0
 FLOOR = 30
 
 
-def make(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
+def make(kind: type[BufferedQueues], path: Path) -> BufferedQueues:
     disk: Disk = RealDisk()
     disk.mkdirs(f"{path}/consumequeue")
     return kind(disk, f"{path}/consumequeue", FILE_BYTES)
@@ -30,7 +30,7 @@ def files(path: Path) -> list[str]:
     )
 
 
-def vanished(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
+def vanished(kind: type[BufferedQueues], path: Path) -> BufferedQueues:
     """A queue whose 25 messages were all trimmed and that was forgotten, beside a queue in use."""
     queues = make(kind, path)
     queues.append(run(*LITE, 0, 25))
@@ -43,7 +43,7 @@ def vanished(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forgotten_queue_leaves_nothing_after_the_trim(
-    kind: type[ConsumeQueues], tmp_path: Path
+    kind: type[BufferedQueues], tmp_path: Path
 ) -> None:
     """At once for every question, in files with the trim; what else there is stays."""
     queues = vanished(kind, tmp_path)
@@ -58,7 +58,7 @@ def test_a_forgotten_queue_leaves_nothing_after_the_trim(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_forgotten_queue_begins_again_above_what_it_had(
-    kind: type[ConsumeQueues], trimmed: bool, tmp_path: Path
+    kind: type[BufferedQueues], trimmed: bool, tmp_path: Path
 ) -> None:
     """Whether its files are gone by then or not: the same answers, and the same bytes as a queue
     made from the snapshot and the log."""
@@ -89,7 +89,7 @@ def test_a_forgotten_queue_begins_again_above_what_it_had(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_from_a_snapshot_without_the_queue_removes_its_files_later(
-    kind: type[ConsumeQueues], tmp_path: Path
+    kind: type[BufferedQueues], tmp_path: Path
 ) -> None:
     """The process ended before the trim was carried out."""
     queues = vanished(kind, tmp_path)
@@ -107,7 +107,7 @@ def test_a_start_from_a_snapshot_without_the_queue_removes_its_files_later(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_from_the_snapshot_before_goes_on_with_the_queue(
-    kind: type[ConsumeQueues], tmp_path: Path
+    kind: type[BufferedQueues], tmp_path: Path
 ) -> None:
     """Files stay until every snapshot knows that the queue is gone."""
     queues = make(kind, tmp_path)

@@ -17,9 +17,10 @@ from ledgermq.storage.files.errors import NoSpace
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.queues import queue_buffer
-from ledgermq.storage.queues.consume_queue import UNIT_BYTES, ConsumeQueues
+from ledgermq.storage.queues.consume_queue import UNIT_BYTES
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.queues.written_queues import WrittenQueues
 
 FILE_BYTES = 200
 QUEUES = [("a", queue) for queue in range(50)] + [("b", queue) for queue in (3, 70)]
@@ -80,7 +81,7 @@ def content(path: Path) -> dict[str, bytes]:
     }
 
 
-def tell(queues: ConsumeQueues, key: tuple[str, int]) -> tuple[int, list[list[int]]]:
+def tell(queues: BufferedQueues, key: tuple[str, int]) -> tuple[int, list[list[int]]]:
     units = queues.read(*key, 0, 10_000)
     return queues.next_offset(*key), [
         units.physical_offsets.tolist(),
@@ -97,7 +98,7 @@ def test_answers_and_files_are_those_of_queues_written_at_once(
     """Batches large and small, scattered and not, some repeated, as arrays and as rows: every
     answer at every moment, and every byte in the end."""
     log = Log(waiting_max)
-    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    plain = WrittenQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
     waiting = opened(tmp_path / "waiting", waiting_max=waiting_max)
     begin = 0
@@ -240,7 +241,7 @@ def test_full_disk_keeps_what_waits_and_goes_on(
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 5)
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path / "waiting", disk, waiting_max=200)
-    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    plain = WrittenQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
     log = Log(4, few=few)
     log.grow(600, QUEUES)
@@ -300,7 +301,7 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
     units first."""
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path / "waiting", disk)
-    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    plain = WrittenQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
     log = Log(6)
     log.grow(1500, QUEUES)

@@ -13,16 +13,17 @@ import pytest
 from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.real_disk import RealDisk, RealFile
-from ledgermq.storage.queues.consume_queue import PRE_BLANK, UNIT_BYTES, ConsumeQueues
+from ledgermq.storage.queues.consume_queue import PRE_BLANK, UNIT_BYTES
 from ledgermq.storage.queues.queue_reader import QueueReader
+from tests.storage.queues.written_queues import WrittenQueues
 
 FILE_BYTES = 200
 
 
-def filled(path: Path, count: int) -> tuple[ConsumeQueues, QueueReader]:
+def filled(path: Path, count: int) -> tuple[WrittenQueues, QueueReader]:
     disk = RealDisk()
     disk.mkdirs(str(path))
-    queues = ConsumeQueues(disk, str(path), FILE_BYTES)
+    queues = WrittenQueues(disk, str(path), FILE_BYTES)
     numbers = np.arange(count)
     zeros = np.zeros(count, np.int32)
     sizes = (numbers + 91).astype(np.int32)
