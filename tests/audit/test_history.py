@@ -40,7 +40,7 @@ def test_one_value_at_two_offsets() -> None:
     assert "twice" in rules(GOOD, [Read(7, 8, 0, ("a", "b", "c", "a"), 4)])
 
 
-def test_a_value_nobody_sent() -> None:
+def test_unsent_value_in_a_read_is_a_phantom() -> None:
     """Something appeared."""
     assert "phantom" in rules(GOOD, [Read(7, 8, 3, ("x",), 4)])
 
