@@ -95,7 +95,7 @@ def test_statement_049_messages_of_all_queues_come(bench: Bench) -> None:
     assert sorted(bodies(bench, bench.receive())) == [(0, 0), (1, 0)]
 
 
-def test_statement_051_a_filter_consumes_silently_what_it_does_not_want(bench: Bench) -> None:
+def test_statement_051_filter_passes_over_unmatched_messages_for_good(bench: Bench) -> None:
     """Only wanted tags come, compared exactly ("Aa" and "BB" have one hash); the others never come
     to this group again."""
     for body, tag in (("1", "Aa"), ("2", "BB"), ("3", "C"), ("4", None), ("5", "Aa")):
@@ -121,7 +121,7 @@ def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too
     assert bench.machine.delivery.in_flight == 0
 
 
-def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_waits(
+def test_statement_051_filter_without_matches_consumes_while_it_waits(
     bench: Bench,
 ) -> None:
     """Many messages without a match are passed over, in several scans, before the Receive is
@@ -133,7 +133,7 @@ def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_wai
     assert bench.machine.delivery.cursor(("g", "t", 0)) == 15_000
 
 
-def test_statement_055_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
+def test_statement_055_cancelled_receive_leaves_messages_available(bench: Bench) -> None:
     """A message that arrives after a Receive was cancelled is available at once to another."""
     call = bench.poll()
     bench.ask(call)
@@ -210,7 +210,7 @@ def test_statement_060_each_handle_has_its_own_answer(bench: Bench) -> None:
     assert bench.ack(one, two) == (False, True)
 
 
-def test_statement_061_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(
+def test_statement_061_acknowledgement_after_expiry_is_refused(
     bench: Bench,
 ) -> None:
     """The leader's clock decides, exactly; the message is delivered again."""
@@ -224,7 +224,7 @@ def test_statement_061_an_acknowledgement_after_expiry_is_refused_though_nobody_
 
 
 @pytest.mark.parametrize("what", ["group", "topic", "queue", "offset", "number"])
-def test_statement_062_a_handle_of_nothing_is_refused(bench: Bench, what: str) -> None:
+def test_statement_062_handle_with_a_wrong_part_is_refused(bench: Bench, what: str) -> None:
     """Any part of a handle that does not fit makes it invalid."""
     bench.send("a")
     (lease,) = bench.receive()
@@ -421,7 +421,7 @@ def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
     assert len(other.receive(client="other")) == 1
 
 
-def test_failover_renews_only_what_a_living_node_vouches_for(bench: Bench) -> None:
+def test_failover_renews_only_leases_of_living_sessions(bench: Bench) -> None:
     """Leases of a node that died, and of a session that ended because its answer was lost, are not
     renewed, though their client lives."""
     bench.send("a", "b", "c")

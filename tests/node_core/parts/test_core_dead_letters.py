@@ -103,7 +103,7 @@ def test_a_dead_letter_of_a_compressed_body_says_so() -> None:
     assert (record.body, record.sysflag) == (b"packed", 0x201)
 
 
-def test_one_copy_per_group_and_none_for_others() -> None:
+def test_dead_letter_is_copied_once_per_exhausted_group() -> None:
     """Each consumer group has its own attempts and its own dead letters."""
     b = make()
     b.send("a", "b")
@@ -179,7 +179,7 @@ def test_an_expired_lease_can_be_forwarded_until_another_has_the_message() -> No
     assert letters(b) == ["a"]
 
 
-def test_forwarding_waits_for_what_is_in_the_log() -> None:
+def test_forwarding_waits_for_an_uncommitted_acknowledgement() -> None:
     """An acknowledgement that is not committed yet decides: no copy beside it."""
     b = make()
     b.send("a")
@@ -207,7 +207,7 @@ def test_a_reset_brings_a_dead_letter_back_once_more() -> None:
 
 
 @pytest.mark.parametrize("tail", ["kept", "lost"])
-def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
+def test_failover_keeps_exactly_one_dead_letter_copy(tail: str) -> None:
     """The copy is the mark: with it in the log the message is done, without it the next leader
     writes one."""
     b = make()

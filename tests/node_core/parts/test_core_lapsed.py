@@ -221,7 +221,7 @@ def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> Non
     assert [bench.done[call.token] for call in calls] == [Acked((True,))] * 3
 
 
-def test_what_an_entry_says_that_was_lost_with_its_leader_counts_for_nobody(bench: Bench) -> None:
+def test_acknowledgement_lost_with_its_leader_counts_when_repeated(bench: Bench) -> None:
     """The next leader does not know the acknowledgement: repeated there, it counts as the first
     one."""
     bench.send("a")
@@ -258,7 +258,7 @@ def test_the_next_leader_confirms_it_too(bench: Bench, snapshot: bool) -> None:
     assert other.ack(a, b, c) == (False, False, False)
 
 
-def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) -> None:
+def test_old_snapshot_leaves_lapses_of_its_leases_unknown(bench: Bench) -> None:
     """It is unknown whether these leases lapsed; for later ones it is known."""
     bench.send("a", "b")
     a, b = bench.receive(n=1) + bench.receive(n=1)

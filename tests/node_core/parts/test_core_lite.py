@@ -92,7 +92,7 @@ def names(b: Bench, group: str = "g", client: str = "c") -> set[str]:
     return set(b.machine.lite.names((group, "L", client)))
 
 
-def test_only_what_may_have_messages_is_looked_at() -> None:
+def test_receive_examines_only_lite_topics_with_messages() -> None:
     """With thousands of lite topics in a set, a Receive looks at those that got something."""
     b = make()
     sync(b, "set", *(f"n{number}" for number in range(2000)))
@@ -151,7 +151,7 @@ def test_a_full_disk_costs_no_attempt_beyond_the_limit() -> None:
     assert "%DLQ%g" in b.machine.topics
 
 
-def test_a_new_leader_knows_the_sets_and_what_waits() -> None:
+def test_new_leader_knows_lite_sets_and_waiting_messages() -> None:
     """Nothing is asked of the clients again; leases of the old leader count from its start."""
     b = make()
     sync(b, "set", "a", "b")
@@ -284,9 +284,7 @@ class Model:
 
 
 @given(st.lists(STEP, min_size=25, max_size=50), st.integers(1, 5))
-def test_sets_places_and_order_are_what_a_model_says(
-    steps: list[tuple[Any, ...]], size: int
-) -> None:
+def test_lite_delivery_equals_a_model(steps: list[tuple[Any, ...]], size: int) -> None:
     """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite
     topics only, each in order, none of one that is held; and another replica has the same state,
     however it came by the log."""
@@ -379,7 +377,7 @@ def check_receive(
     assert len(leases) == min(most, free)
 
 
-def test_nothing_passes_a_message_of_a_lite_topic_that_was_handed_out() -> None:
+def test_leased_lite_message_blocks_later_ones() -> None:
     """Of a batch, what is not acknowledged comes again alone, until it is."""
     b = make()
     sync(b, "set", "a")
