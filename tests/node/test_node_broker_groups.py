@@ -364,7 +364,7 @@ def test_a_move_is_given_up_from_wherever_it_is(how_far: int) -> None:
     assert "no replica is on its way from n1 to n4" in world.refused(abort=True)
 
 
-def test_a_move_whose_source_has_gone_is_finished_not_given_up() -> None:
+def test_move_without_its_source_replica_is_finished() -> None:
     """There is nothing to go back to."""
     world = World()
     world.refuses[Kind.REMOVE] = "not now"

@@ -66,7 +66,7 @@ def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
     return {message.body.decode() for message in answer.messages}
 
 
-def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: Path) -> None:
+def test_messages_survive_kills_of_the_leader_and_of_all_nodes(tmp_path: Path) -> None:
     """Acknowledged through any node, killed leader, killed cluster: every message is there on every
     replica; stops leave no abort file."""
     with real.running(tmp_path) as cluster:

@@ -196,7 +196,7 @@ def counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return asyncio.run(main())
 
 
-def test_a_lone_commit_goes_to_the_sync_thread_and_back_and_nowhere_else(
+def test_lone_commit_crosses_only_to_the_sync_thread_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two crossings on the leader and two on each follower, where the disk is fast."""

@@ -283,7 +283,7 @@ def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
     with_bench(work)
 
 
-def test_what_nobody_has() -> None:
+def test_unknown_message_is_not_found_or_expired() -> None:
     """An unknown id is not found; an id older than the log has expired, judging by its time; its
     trace is refused."""
 
@@ -313,7 +313,7 @@ def test_what_nobody_has() -> None:
     assert absent("x", ["a", "b"], None, True).answer == "No message with the id x is in 2 topics."
 
 
-def test_what_retention_removed_is_not_made_up() -> None:
+def test_message_with_trimmed_records_is_done_in_an_unknown_way() -> None:
     """A message that is done and whose records were trimmed is reported as done in an unknown
     way."""
 

@@ -115,7 +115,7 @@ def run(main: Callable[[], object]) -> None:
     asyncio.run(main())  # type: ignore[arg-type]
 
 
-def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
+def test_follower_forwards_a_call_with_its_remaining_deadline() -> None:
     """A call is executed where the leader is; method, metadata, bytes and what is left of the
     deadline go along."""
 
@@ -158,7 +158,7 @@ def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
 
 
 @pytest.mark.parametrize("failure", [Lost("gone"), None])
-def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception | None) -> None:
+def test_call_with_unknown_outcome_is_not_repeated(failure: Exception | None) -> None:
     """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although
     another leader is known."""
 
@@ -174,7 +174,7 @@ def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception |
     run(main)
 
 
-def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
+def test_repeatable_call_is_retried_until_an_answer() -> None:
     """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the
     deadline, which says what is not known."""
 

@@ -184,7 +184,7 @@ def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -
     with_bench(work)
 
 
-def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_continues_behind_a_concurrent_trim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two pages of a queue messages may go: those that stay keep their offsets, and a queue
     that lost all of them just ends."""
     monkeypatch.setattr(group_queries, "PAGE", 2)
@@ -262,7 +262,7 @@ def test_keys_and_ids_are_not_mixed_up() -> None:
     with_bench(work)
 
 
-def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
+def test_recreated_topic_hides_messages_of_its_former_incarnation() -> None:
     """Messages of an older incarnation are found neither by key nor by time."""
 
     async def work(bench: QueryBench) -> None:
@@ -477,7 +477,7 @@ def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
     with_bench(work)
 
 
-def test_what_became_of_a_message_in_each_group() -> None:
+def test_message_states_are_listed_per_group() -> None:
     """Not delivered yet, leased, visible again, acknowledged; groups that never used the topic are
     not listed."""
 
@@ -521,7 +521,7 @@ def name(group: str) -> admin_pb2.Name:
     return admin_pb2.Name(name=group)
 
 
-def test_lag_counts_what_waits_everywhere() -> None:
+def test_lag_counts_waiting_messages_of_all_broker_groups() -> None:
     """Also in a broker group that the consumer group never met; ages are those of the first message
     that waits."""
 
@@ -729,7 +729,7 @@ def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
     with_bench(work)
 
 
-def test_lag_of_groups_that_used_nothing() -> None:
+def test_lag_of_an_unused_group_is_empty_or_the_whole_topic() -> None:
     """With a topic everything waits for it; an unknown group is refused, a configured one has no
     topics."""
 
@@ -808,7 +808,7 @@ def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
     with_bench(work)
 
 
-def test_reset_of_a_group_nobody_knows_is_refused() -> None:
+def test_reset_of_an_unknown_group_is_refused() -> None:
     """A misspelt name creates nothing; the start of a new group without consumers can be set."""
 
     async def work(bench: QueryBench) -> None:
@@ -826,7 +826,7 @@ def test_reset_of_a_group_nobody_knows_is_refused() -> None:
     with_bench(work)
 
 
-def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
+def test_reset_answers_a_waiting_receive() -> None:
     """The receive need not be repeated."""
 
     async def work(bench: QueryBench) -> None:

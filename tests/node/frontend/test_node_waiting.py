@@ -150,7 +150,7 @@ def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
     with_bench(work)
 
 
-def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
+def test_recreated_topic_hides_delayed_messages_of_the_former() -> None:
     """The next topic of the name has its own messages only: in the list, for a query, to cancel,
     and to roll back."""
 
@@ -268,7 +268,7 @@ def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_what_is_refused(request_: Any, what: str) -> None:
+def test_invalid_waiting_request_is_refused_with_its_reason(request_: Any, what: str) -> None:
     """With the reason."""
 
     async def work(bench: QueryBench) -> None:
@@ -282,7 +282,7 @@ def test_what_is_refused(request_: Any, what: str) -> None:
     with_bench(work)
 
 
-def test_who_may() -> None:
+def test_waiting_calls_need_admin_on_the_topic() -> None:
     """An administrator of the topic."""
     for method, request in (
         ("ListWaiting", admin_pb2.ListWaitingRequest),

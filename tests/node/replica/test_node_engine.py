@@ -235,7 +235,7 @@ def test_room_for_reads_gives_every_group_a_turn() -> None:
     asyncio.run(main())
 
 
-def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> None:
+def test_appointment_passes_calls_held_for_a_sync() -> None:
     """An appointment may be what ends the waiting: the gate does not hold it back."""
 
     async def main() -> None:
@@ -636,7 +636,7 @@ def test_long_turns_leave_the_loop_and_other_groups_their_share(
     assert all("beat" in events[begin:end] for begin, end in pairwise(long[::2]))
 
 
-def test_a_late_timer_comes_after_what_the_sockets_hold(
+def test_overdue_timer_runs_after_the_sockets_were_read(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """The process stood still while a heartbeat arrived. The group hears it before, or together
@@ -686,7 +686,7 @@ def test_a_late_timer_comes_after_what_the_sockets_hold(
     run(main, loop_factory)
 
 
-def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
+def test_repeated_questions_do_not_starve_turns() -> None:
     """Whoever repeats a question until its answer changes lets the turn happen that changes it."""
 
     async def main() -> None:
@@ -737,7 +737,7 @@ def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> N
     asyncio.run(main())
 
 
-def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
+def test_leaving_group_turns_only_for_its_last_sync() -> None:
     """Its calls are refused, packets and timers do not reach it, and another group of the same name
     may come."""
 

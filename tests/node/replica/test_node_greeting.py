@@ -256,7 +256,7 @@ def test_builds_one_version_apart_work_together_until_the_group_has_switched(
         assert caught.value.reason == "format"
 
 
-def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Path) -> None:
+def test_build_without_a_highest_version_reads_its_own_version(tmp_path: Path) -> None:
     """This holds for all builds before the first that reports it."""
     two, one = build(tmp_path, "n2", 1, 2), build(tmp_path, "n1", 1, 0)
     met(two, one)

@@ -46,7 +46,7 @@ def intent(
     )
 
 
-def test_difference_names_what_is_new_changed_and_gone() -> None:
+def test_difference_lists_new_changed_and_deleted_objects() -> None:
     """One call contains all differences by stored name; objects unknown to the desired state stay;
     no difference gives None."""
     kept, grown = topic("kept"), topic("grown", 2)
@@ -149,7 +149,7 @@ def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
     asyncio.run(main())
 
 
-def test_followers_and_leaders_that_do_not_serve_yet_do_nothing() -> None:
+def test_only_a_serving_leader_reconciles_configuration() -> None:
     """Only the serving leader writes configuration."""
 
     async def main() -> None:
