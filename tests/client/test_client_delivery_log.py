@@ -40,7 +40,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_only_what_is_committed_is_acknowledged(run: Run, tmp_path: Path) -> None:
+def test_delivery_log_marks_only_committed_deliveries_acknowledged(
+    run: Run, tmp_path: Path
+) -> None:
     """Every delivery is a row, those below a committed offset with a time; what was never committed
     is written at the end."""
 
@@ -85,7 +87,7 @@ def test_only_what_is_committed_is_acknowledged(run: Run, tmp_path: Path) -> Non
     run(work())
 
 
-def test_what_was_asked_for_again_says_so(run: Run, tmp_path: Path) -> None:
+def test_delivery_log_marks_rows_behind_a_seek(run: Run, tmp_path: Path) -> None:
     """Behind a seek, everything that the queue held then was asked for by the application; what
     came later was not."""
 
@@ -107,7 +109,7 @@ def test_what_was_asked_for_again_says_so(run: Run, tmp_path: Path) -> None:
     run(work())
 
 
-def test_without_a_group_nothing_waits(
+def test_delivery_log_without_a_group_writes_rows_at_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is ever committed, so every row is written as it is handed out."""
@@ -124,7 +126,7 @@ def test_without_a_group_nothing_waits(
     run(work())
 
 
-def test_what_is_never_committed_does_not_pile_up(
+def test_uncommitted_deliveries_are_bounded_and_written_unacknowledged(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest deliveries are written as not acknowledged once too many wait: the file says less

@@ -140,7 +140,7 @@ def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
     with_nodes(2, scenario)
 
 
-def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
+def test_unreachable_leader_address_is_searched_at_every_endpoint() -> None:
     """A follower names the leader by an address that only other nodes reach; the leader is the last
     of the given endpoints."""
 
@@ -154,7 +154,7 @@ def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint()
     with_nodes(3, scenario)
 
 
-def test_the_node_decides_what_is_worth_another_try() -> None:
+def test_retry_follows_the_retryable_flag_of_the_problem() -> None:
     """`retryable` of a Problem counts, not what its code usually means."""
 
     async def scenario(nodes: list[Node], connection: LogConnection) -> None:
@@ -241,7 +241,7 @@ def test_of_slow_brokers_alone_the_first_to_recover_is_used() -> None:
     assert latencies.usable(["a"]) == ["a"]
 
 
-def test_an_endpoint_that_is_none_is_not_believed() -> None:
+def test_invalid_redirect_endpoint_leaves_the_leader_unknown() -> None:
     """A node without an advertised address, or a garbled one, leaves the leader unknown."""
 
     async def run() -> None:

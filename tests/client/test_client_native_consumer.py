@@ -90,9 +90,7 @@ def test_every_message_of_all_broker_groups_comes_once_and_in_order(run: Run) ->
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
-def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
-    run: Run, batch_bytes: int
-) -> None:
+def test_batches_are_bounded_by_bodies_and_complete(run: Run, batch_bytes: int) -> None:
     """Over streams that break, up to the end there was; what was read ahead is taken once from the
     window."""
 
@@ -112,7 +110,7 @@ def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
     run(work())
 
 
-def test_a_seek_drops_the_rest_of_what_was_cut(run: Run) -> None:
+def test_seek_drops_the_rest_of_a_cut_run(run: Run) -> None:
     """As it drops everything else that was read ahead."""
 
     async def work() -> None:
@@ -137,7 +135,7 @@ def test_wrong_bounds_of_batches_are_refused(options: dict[str, int]) -> None:
         AsyncConsumer("localhost:1", "t", **options)  # type: ignore[misc]
 
 
-def test_streams_that_break_at_any_response_lose_and_repeat_nothing(run: Run) -> None:
+def test_consumer_streams_that_break_deliver_each_message_once(run: Run) -> None:
     """The next stream begins with the next offset."""
     log = filled(60)
     log.trouble = 0.3
@@ -162,7 +160,7 @@ def test_the_end_is_where_the_queues_ended_when_reading_began(run: Run) -> None:
     run(work())
 
 
-def test_a_consumer_waits_for_what_is_stored_later(run: Run) -> None:
+def test_consumer_waits_for_later_messages_until_its_timeout(run: Run) -> None:
     """And says None when nothing came in time."""
 
     async def work() -> None:
@@ -244,7 +242,7 @@ def test_only_some_queues(run: Run) -> None:
         run(read(log, queues=[7]))
 
 
-def test_seeking_drops_what_was_read_ahead(run: Run) -> None:
+def test_seek_drops_read_ahead_messages(run: Run) -> None:
     """Back and forth, by offset and by time, in one queue and in all."""
 
     async def work() -> None:
@@ -272,7 +270,7 @@ def test_seeking_drops_what_was_read_ahead(run: Run) -> None:
     run(work())
 
 
-def test_what_retention_took_is_told_and_nothing_else_is_missing(run: Run) -> None:
+def test_retained_gap_is_counted_as_skipped(run: Run) -> None:
     """Before the first message, and in the middle of a stream."""
 
     async def work() -> None:
@@ -294,7 +292,7 @@ def test_what_retention_took_is_told_and_nothing_else_is_missing(run: Run) -> No
     run(work())
 
 
-def test_a_gap_that_nobody_explains_is_never_passed_over(run: Run) -> None:
+def test_unexplained_gap_fails_the_consumer(run: Run) -> None:
     """It is read again; a server that insists makes the consumer fail, not skip."""
     log = filled(20, {"g1": 1})
     honest = log._entries
@@ -489,7 +487,7 @@ def test_commits_are_where_the_next_member_begins(run: Run) -> None:
     run(work())
 
 
-def test_by_itself_only_what_is_processed_is_committed(run: Run) -> None:
+def test_auto_commit_commits_a_batch_with_the_next_request(run: Run) -> None:
     """A batch counts as processed when the next one is requested; a batch whose processing fails is
     delivered again."""
 
@@ -560,7 +558,7 @@ def test_members_share_the_queues_and_take_over_from_those_that_leave(run: Run) 
     run(work())
 
 
-def test_what_was_revoked_is_not_committed_any_more(run: Run) -> None:
+def test_revoked_queue_is_committed_in_the_callback_only(run: Run) -> None:
     """In the callback it still can be, afterwards it cannot."""
 
     async def work() -> None:
@@ -593,7 +591,7 @@ def test_what_was_revoked_is_not_committed_any_more(run: Run) -> None:
     run(work())
 
 
-def test_a_member_without_a_coordinator_lets_everything_go(run: Run) -> None:
+def test_member_without_a_coordinator_drops_its_queues_and_rejoins(run: Run) -> None:
     """Its queues may be assigned to others by then. Later it joins again and continues."""
 
     async def work() -> None:
@@ -676,7 +674,7 @@ def test_an_error_of_a_callback_reaches_the_application(run: Run) -> None:
         run(work())
 
 
-def test_a_consumer_that_was_told_nonsense_asks_nobody() -> None:
+def test_invalid_consumer_options_are_refused_without_a_call() -> None:
     """BadArgument when it is made."""
     for options in (
         {"auto_commit": True},
@@ -795,7 +793,7 @@ def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_again(
     run(work())
 
 
-def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader(run: Run) -> None:
+def test_silent_replica_is_left_for_the_leader(run: Run) -> None:
     """A quiet leader is believed; a quiet replica is not: it would say that it is there."""
 
     async def work() -> None:
@@ -848,7 +846,7 @@ def test_a_consumer_is_an_arrow_stream() -> None:
         consumer.arrow(["bodies"])
 
 
-def test_an_arrow_stream_commits_only_what_its_reader_asked_to_pass() -> None:
+def test_arrow_stream_commits_a_batch_with_the_next_request() -> None:
     """With `auto_commit`, a batch is committed when the reader asks for the next one: a reader that
     fails gets its last batch again."""
     pytest.importorskip("pyarrow")

@@ -72,7 +72,7 @@ def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
 
 
 @pytest.mark.parametrize("trouble", list(Trouble))
-def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
+def test_troubled_frames_store_each_message_once_and_in_order(
     trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same holds for the frames in flight behind it. A refused message fails alone."""
@@ -172,7 +172,7 @@ def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
     run(scenario, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)])
 
 
-def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
+def test_messages_avoid_a_broker_group_without_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three groups on three nodes, one killed: messages without a fixed queue go to the other two
@@ -213,7 +213,7 @@ def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
     run(scenario, nodes=3, groups=[FakeBrokerGroup(name, 2) for name in ("g1", "g2", "g3")])
 
 
-def test_memory_is_bounded_while_nothing_is_answered() -> None:
+def test_memory_is_bounded_without_answers() -> None:
     """Senders wait for room; at most the buffer is held, and at most five frames of the window are
     in flight."""
 
@@ -405,7 +405,7 @@ def test_topics_of_other_kinds_and_topics_that_are_not_there() -> None:
     run(scenario)
 
 
-def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
+def test_leaving_by_an_exception_fails_unanswered_messages() -> None:
     """Its futures fail; nothing waits."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
@@ -457,7 +457,7 @@ def test_the_producer_for_threads() -> None:
     run(scenario)
 
 
-def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -> None:
+def test_refused_opening_fails_waiting_messages_and_is_retried() -> None:
     """Such as a permission that comes late."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:

@@ -109,7 +109,7 @@ def test_creation_needs_an_empty_directory(tmp_path: Path) -> None:
         GroupStore.create(DISK, str(tmp_path / "other"), ME)
 
 
-def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+def test_refused_store_names_exit_code_and_next_step(tmp_path: Path) -> None:
     """Every refusal has its exit code and a sentence with the next step."""
     error = refused(str(tmp_path / "nothing"))
     assert (type(error), error.exit_code) == (Unusable, 71)
