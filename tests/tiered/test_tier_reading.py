@@ -288,7 +288,7 @@ def test_an_index_part_that_is_lost_or_damaged_is_made_again(
     assert reading.store.objects[key] == data
 
 
-def test_without_any_index_part_and_a_store_that_takes_none(reading: Reading) -> None:
+def test_reader_without_index_parts_reads_from_a_full_store(reading: Reading) -> None:
     for key in [*reading.store.keys(".index"), *reading.store.keys(".rows")]:
         del reading.store.objects[key]
 
@@ -354,7 +354,7 @@ def test_rows_that_lead_to_other_messages_are_noticed(reading: Reading) -> None:
         one.reader.entries(RARE, 0, 0, one.log.local(RARE, 0), 1000)
 
 
-def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
+def test_read_of_unlinked_files_is_an_error(reading: Reading) -> None:
     """Files before the linked ones, and files between them and the local log."""
     reading.reader.take(tuple(reading.log.files[2:]), whole=False)
     reading.reader.problem = "it is still reading the manifests"
