@@ -119,7 +119,9 @@ async def test_statement_087_never_after_a_rollback(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_statement_090_ids_that_name_nothing_and_a_repeated_commit(server: Backend) -> None:
+async def test_statement_090_invalid_ids_are_refused_and_repeated_commits_allowed(
+    server: Backend,
+) -> None:
     """Blank, unknown, changed, of another message or topic: 40008. A commit twice is OK, and one
     message."""
     entry = await sent(server.raw, half())
@@ -157,7 +159,7 @@ async def test_a_check_that_its_producer_cannot_take_goes_to_another(server: Bac
 
 
 @contract(TOPICS)
-async def test_a_decision_that_is_none_leaves_the_transaction_undecided(server: Backend) -> None:
+async def test_unspecified_resolution_leaves_the_transaction_undecided(server: Backend) -> None:
     """Unspecified is OK, and the producer may decide later."""
     entry = await sent(server.raw, half())
     for raw in (server.raw, server.raw2):
@@ -185,7 +187,7 @@ async def test_several_halves_in_one_request_each_have_a_transaction(server: Bac
 
 
 @contract(TOPICS)
-async def test_statement_088_a_check_after_the_configured_time_and_what_it_carries(
+async def test_statement_088_check_comes_after_its_time_with_the_whole_message(
     server: Backend,
 ) -> None:
     """Not before its time; the whole message with digest and encoding, and an id by which the asked

@@ -115,7 +115,7 @@ def rows(cluster: LocalCluster, field: str, half: int) -> list[tuple[int, Any]]:
     return [(at, said) for at, said_of in found for offset, said in said_of if offset == half]
 
 
-def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(
+def test_statement_087_half_message_is_invisible_before_commit_and_after_rollback(
     client: Official, topic: str
 ) -> None:
     """After commit() it is delivered with the id of the receipt and all its fields, once; after

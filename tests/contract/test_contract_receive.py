@@ -119,7 +119,7 @@ async def test_statement_046_invisible_limits(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_047_what_a_delivered_message_carries(server: Backend) -> None:
+async def test_statement_047_delivered_message_has_all_system_properties(server: Backend) -> None:
     """Digest, encoding, handle, attempt, times, place and type are all there."""
     await server.raw.send(message(b"hello rocketmq", tag="a"))
     await server.raw.send(message(b"x", topic="F", message_group="g"))

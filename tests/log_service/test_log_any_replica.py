@@ -24,7 +24,7 @@ def follows(stage: DrivenStage, age_ms: int | None = 40, *, allowed: bool = True
     stage.engine.show("n2", serving=False)
 
 
-def test_a_follower_serves_and_says_who_it_is_and_how_old(tmp_path: Path) -> None:
+def test_follower_serves_a_reader_and_states_its_age(tmp_path: Path) -> None:
     """Opened, entries, caught up, as from the leader; no question goes to the leader."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
@@ -53,7 +53,7 @@ def test_the_leader_serves_as_ever(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
-def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_path: Path) -> None:
+def test_reader_without_any_replica_rights_is_redirected_to_the_leader(tmp_path: Path) -> None:
     """Without the reader's word, without the group's setting, or with a replica that is too old: a
     Redirect, at once."""
 

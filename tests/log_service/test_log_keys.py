@@ -182,7 +182,7 @@ def test_keys_survive_the_snapshot_and_are_bounded() -> None:
         {"key_id": "k0", "after": "k0"},
     ],
 )
-def test_what_is_no_key_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_receipt_key_is_refused(change: dict[str, Any]) -> None:
     """Commands come from nodes of other versions, too."""
     bench = Bench()
     first = {"op": "add-receipt-key", "key_id": "k0", "secret": "s", "created_ms": 1, "after": ""}

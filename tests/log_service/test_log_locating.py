@@ -66,7 +66,7 @@ def test_namespaces_tell_topics_apart() -> None:
     staged(test, Stage())
 
 
-def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
+def test_unlocatable_topic_is_a_problem() -> None:
     """Unknown only after asking the quorum once more; bad names and bytes that are no request with
     their own codes."""
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
     staged(test, Stage())
 
 
-def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
+def test_locate_needs_permission_on_the_topic() -> None:
     """The permission to publish or to read suffices; other users do not learn whether the topic
     exists."""
 

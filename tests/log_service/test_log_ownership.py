@@ -19,9 +19,7 @@ LIVENESS = 100
     st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1, max_size=9),
     st.integers(0, 1 << 30),
 )
-def test_shares_are_balanced_and_keep_what_they_can(
-    queues: int, members: list[str], seed: int
-) -> None:
+def test_shares_are_balanced_and_sticky(queues: int, members: list[str], seed: int) -> None:
     """Every queue is assigned once, shares differ by at most one, and a member within its share
     loses no queue."""
     chance = random.Random(seed)
@@ -200,7 +198,7 @@ def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
     assert not group.owns("a", 0, group.generation) and not group.alive("a", group.generation, 330)
 
 
-def test_a_new_coordinator_gives_nothing_that_somebody_may_still_read() -> None:
+def test_new_coordinator_withholds_unclaimed_queues_for_the_liveness_period() -> None:
     """Only to the member that says it has it; the rest after the liveness period."""
     group = Ownership(7 << 32, 4, LIVENESS, 1000 + LIVENESS)
     group.join("a", (6 << 32) + 3, (0, 1), 1010)

@@ -71,7 +71,7 @@ COUNTED: frozenset[str] = frozenset(
         "test_statement_074_late_subscriber_with_a_small_cache",
         "test_statement_076_each_message_group_comes_in_order",
         "test_statement_080_a_message_that_always_fails_is_forwarded_and_the_next_follow",
-        "test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback",
+        "test_statement_087_half_message_is_invisible_before_commit_and_after_rollback",
         "test_statement_088_checks_until_an_answer_and_no_more_than_allowed",
         "test_statement_092_lite_topics",
     }
