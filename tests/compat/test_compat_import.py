@@ -57,7 +57,7 @@ def write_store(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 @pytest.mark.parametrize("layout", ["plain", "dledger"])
-def test_what_rocketmq_wrote_is_kept(
+def test_import_keeps_messages_written_by_rocketmq(
     tmp_path: Path, write_store: Write, capsys: pytest.CaptureFixture[str], layout: str
 ) -> None:
     """Each message has the queue offset that RocketMQ gave it, its body, tag, keys, times and host;

@@ -112,7 +112,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
+def test_console_audit_runs_as_its_user_and_leaves_only_its_verdict(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's keys are in its environment, and no other keys; the secret is nowhere else. What
@@ -193,7 +193,7 @@ def test_one_audit_runs_at_a_time(pipe: Path) -> None:
     signed_in(use, audit=script(WAITS, PIPE=str(pipe)))
 
 
-def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> None:
+def test_user_without_admin_rights_neither_audits_nor_sees_verdicts(tmp_path: Path) -> None:
     """The cluster decides; its refusal is shown and recorded. Verdicts of others are for those who
     could run an audit."""
 

@@ -63,7 +63,7 @@ def require_keys(browser: Browser) -> None:
     browser.node.answers("ClusterStatus", answer)
 
 
-def test_every_page_has_the_headers_and_nothing_inline() -> None:
+def test_pages_have_security_headers_and_no_inline_script() -> None:
     """No page has a script, a style or a handler of its own, and the policy forbids them and every
     other address."""
 
@@ -91,14 +91,14 @@ def test_every_page_has_the_headers_and_nothing_inline() -> None:
     browse(use)
 
 
-def test_templates_escape_and_mark_nothing_as_safe() -> None:
+def test_templates_escape_without_exceptions() -> None:
     """Autoescape is on in every template, and none has a way around it."""
     assert rendering.environment().autoescape is True
     for path in (Path(rendering.__file__).parent / "templates").iterdir():
         assert not re.search(r"\|\s*safe|autoescape|Markup", path.read_text()), path.name
 
 
-def test_another_host_name_gets_nothing() -> None:
+def test_foreign_host_name_is_refused_without_a_session() -> None:
     """A name of another site that resolves to this address is refused, before any session is
     made."""
 
@@ -154,7 +154,7 @@ def test_a_user_without_permissions_may_sign_in() -> None:
     browse(use)
 
 
-def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_guessing_is_throttled_per_user_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """After several failures within a minute no further keys of that user are tried for that
     address, and then one in six seconds; the user gets in from elsewhere, and another one from
     there."""
@@ -248,7 +248,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("head", "body"), HOSTILE)
-def test_what_no_browser_sends_is_refused_without_a_traceback(
+def test_malformed_requests_are_refused_without_a_traceback(
     head: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before and after a sign-in: the log holds the record of changes, which nobody else may

@@ -76,7 +76,7 @@ def peeked() -> pb.PeekedMessage:
     return found
 
 
-def test_what_is_a_script_stays_text() -> None:
+def test_script_in_data_stays_text() -> None:
     """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages,
     forms and notices."""
     answer = cluster_status()
@@ -250,7 +250,7 @@ def test_a_page_shows_the_last_answers_and_asks_behind_them(
     browse(use)
 
 
-def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
+def test_outdated_answers_are_refreshed_before_display() -> None:
     """An answer older than the bound is not shown while the cluster answers; a page that stays as
     it is shows only what is new."""
 
@@ -399,7 +399,7 @@ def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
-def test_the_last_data_stays_while_nobody_answers() -> None:
+def test_last_data_stays_with_its_age_while_nodes_are_silent() -> None:
     """A page keeps what it had, says how old it is and why; without data it says what is missing.
     Other parts are not affected."""
 

@@ -31,7 +31,7 @@ def run(
     asyncio.run(main())
 
 
-def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
+def test_followers_get_the_state_and_never_vote(tmp_path: Path) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.describe()
         for name, controller in cluster.running.items():

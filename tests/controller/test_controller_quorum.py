@@ -120,7 +120,7 @@ def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
     with_cluster(tmp_path, body, nodes=1)
 
 
-def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
+def test_controllers_keep_answered_changes_over_a_full_restart(tmp_path: Path) -> None:
     """After every node was stopped, each comes back with everything that was answered, even before
     a leader is found."""
 
@@ -288,7 +288,7 @@ def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
     with_cluster(tmp_path, body, nodes=1)
 
 
-def test_a_listen_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+def test_unresolvable_listen_address_is_a_configuration_error(tmp_path: Path) -> None:
     """A host that cannot be resolved is a configuration error, not a traceback."""
 
     async def run() -> None:
@@ -404,7 +404,7 @@ async def exercise(root: Path, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_nothing_is_said_or_applied_before_it_is_durable(
+def test_journal_is_synced_before_messages_and_applied_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     """At every message that leaves (votes, acknowledgements, pushes) and at every applied command,
@@ -478,7 +478,7 @@ def test_a_failed_sync_ends_the_controller_and_is_told(
         (ValueError("x"), 70, True),
     ],
 )
-def test_what_ends_the_controller_is_told_apart(
+def test_controller_failure_has_a_status_and_bugs_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int, traced: bool
 ) -> None:
     """What happens to files has a status and no trace; anything else is a bug, and its trace goes

@@ -83,7 +83,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("covered", [COVERED - 1, COVERED, COVERED + 1, 9, END])
-def test_a_snapshot_of_entries_that_the_node_has_takes_nothing_away(
+def test_snapshot_of_known_entries_removes_no_entry(
     node: Node, tmp_path: Path, covered: int
 ) -> None:
     """Older than the node's own, the same, newer, and as new as its journal; before and after a

@@ -155,7 +155,7 @@ def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) ->
     run(tmp_path, body)
 
 
-def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
+def test_compaction_keeps_the_voters(tmp_path: Path) -> None:
     """The entries that named them are gone; the snapshot names them, also to a node that gets it
     instead of the log."""
 
@@ -212,7 +212,7 @@ def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_h
     run(tmp_path, body)
 
 
-def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_voter_change_that_loses_the_quorum_is_refused(tmp_path: Path) -> None:
     """With one of three down, the other two are both needed; the one that is down may go."""
 
     async def body(cluster: Cluster) -> None:

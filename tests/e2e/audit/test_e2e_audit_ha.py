@@ -178,7 +178,7 @@ def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_
         assert outcome.status == 0, text(outcome)
 
 
-def test_what_the_master_alone_confirmed_is_undecidable_once_it_rots_and_nothing_stops_for_it(
+def test_rot_in_entries_of_the_master_alone_is_undecidable_and_stops_no_node(
     tmp_path: Path,
 ) -> None:
     """With an in-sync set of one, entries that it confirmed since are damaged: the audit reports
