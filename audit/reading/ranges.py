@@ -133,6 +133,6 @@ def _last(look: Callable[[int], First | None], count: int, bound: First, unknown
 
 def _begin(task: LogFile, index: int | None) -> int:
     """The offset of the entry with this index, by the index files; 0 if they do not lead there."""
-    found = header_at(task, index) if index else None
-    inside = found is not None and task.base <= found[0] < task.base + task.data_file_bytes
-    return found[0] - task.base if found is not None and inside else 0
+    header = header_at(task, index) if index else None
+    inside = header is not None and task.base <= header[0] < task.base + task.data_file_bytes
+    return header[0] - task.base if header is not None and inside else 0
