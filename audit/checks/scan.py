@@ -442,16 +442,16 @@ class Scan:
                 self._jump(piece, at, int(index[at - 1]) + 1, int(index[at]))
         return index
 
-    def _jump(self, piece: Piece, at: int, expected: int, found: int) -> None:
-        rule = "entry.gap" if found > expected else "entry.repeat"
+    def _jump(self, piece: Piece, at: int, expected: int, actual: int) -> None:
+        rule = "entry.gap" if actual > expected else "entry.repeat"
         self._flaw(
             piece,
             at,
-            min(expected, found),
+            min(expected, actual),
             rule,
             8,
             16,
-            f"index {found} follows index {expected - 1}",
+            f"index {actual} follows index {expected - 1}",
             torn=False,
         )
 

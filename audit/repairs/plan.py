@@ -455,7 +455,10 @@ class _Group:
                 return path
         for path in [path for path in case.derived if path.startswith("state/snapshot")]:
             del case.derived[path]
-        reason = f"its log begins with entry {one.begin.index}, and no replica has a snapshot that fits it"
+        reason = (
+            f"its log begins with entry {one.begin.index}, and no replica has a snapshot that fits"
+            " it"
+        )
         self.undecided.append(Left(one.name, self._name, f"{self._name}/state/snapshot", reason))
         return None
 
@@ -486,7 +489,8 @@ class _Group:
                 (
                     finding.index,
                     finding.index + count - 1,
-                    f"{finding.rule} at bytes {finding.byte_from}-{finding.byte_to} of {finding.file}",
+                    f"{finding.rule} at bytes {finding.byte_from}-{finding.byte_to} of"
+                    f" {finding.file}",
                 )
             )
         address = split(case.replica.directory)[0]

@@ -162,12 +162,14 @@ class RunningCluster:
             require(held.authority, held.node, description.status)
             if description.node != held.node:
                 problem = (
-                    f"could not be read: {held.authority} is node {description.node}; give every node's"
+                    f"could not be read: {held.authority} is node {description.node}; give every"
+                    " node's"
                     " own endpoint"
                 )
             elif description.state != RUNNING:
                 problem = (
-                    f"is not running on its node ({description.state}: {description.reason}); wait until it runs,"
+                    f"is not running on its node ({description.state}: {description.reason}); wait"
+                    " until it runs,"
                     " and audit again"
                 )
             else:
@@ -268,7 +270,8 @@ class RunningCluster:
 
 def _restarted(description: audit_pb2.DescribeReplicaResponse) -> str:
     return (
-        f"was started again, repaired or installed while it was audited (now {description.state}); audit"
+        f"was started again, repaired or installed while it was audited (now {description.state});"
+        " audit"
         " again"
     )
 

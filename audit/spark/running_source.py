@@ -229,7 +229,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         remote.require(authority, groups[0], description.status)
         if description.state != RUNNING:
             raise ValueError(
-                f"replica {self._node} of {groups[0]} is {description.state}: {description.reason}; continue when"
+                f"replica {self._node} of {groups[0]} is {description.state}:"
+                f" {description.reason}; continue when"
                 " it runs"
             )
         return authority, groups[0], description

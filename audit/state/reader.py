@@ -365,7 +365,8 @@ def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str
     if fields["v"] not in versions:
         problem = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
         raise Unknown(
-            f"{problem}, and this program knows {max(versions)}; audit with the version that wrote it"
+            f"{problem}, and this program knows {max(versions)}; audit with the version that wrote"
+            " it"
         )
     return fields
 
