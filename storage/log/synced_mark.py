@@ -109,10 +109,10 @@ def erase_mark_fill(disk: Disk, path: str) -> None:
 
 def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:
     identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(payload)
-    found = identifier.decode("ascii", "replace")
-    if found != log_id:
+    stored_id = identifier.decode("ascii", "replace")
+    if stored_id != log_id:
         raise Unusable(
-            f"{path} belongs to log {found}, not to {log_id}: point the node at its own data"
+            f"{path} belongs to log {stored_id}, not to {log_id}: point the node at its own data"
             " directory"
         )
     return SyncedMark(term, index, end_pos, chain)

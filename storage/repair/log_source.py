@@ -156,7 +156,7 @@ class LogSource:
             index = value.get("applied_index")
             fits = value.get("log_id") == self._known().log_id and isinstance(index, int)
             self._applied = {
-                other: found for other, found in self._applied.items() if other[0] != path
+                other: applied for other, applied in self._applied.items() if other[0] != path
             } | {key: index if fits else None}
         return self._applied[key]
 
@@ -209,9 +209,9 @@ class LogSource:
     # Inside
 
     def _known(self) -> Identity:
-        found = self.identity()
-        assert found is not None, f"{self._root} holds no replica"
-        return found
+        own_identity = self.identity()
+        assert own_identity is not None, f"{self._root} holds no replica"
+        return own_identity
 
     @property
     def _directory(self) -> str:

@@ -255,7 +255,7 @@ class IndexBuilder:
     def _add_units(
         self, key: QueueKey, offsets: NDArray[Any], positions: NDArray[Any], sizes: NDArray[Any]
     ) -> None:
-        first, found = self._units.setdefault(key, (int(offsets[0]), []))
+        first, parts = self._units.setdefault(key, (int(offsets[0]), []))
         expected = first + self._counts.get(key, 0)
         if not bool((offsets == np.arange(expected, expected + len(offsets))).all()):
             raise self._wrong(
@@ -263,24 +263,21 @@ class IndexBuilder:
             )
         rows = np.empty(len(offsets), UNIT)
         rows["pos"], rows["size"] = positions, sizes
-        found.append(rows)
+        parts.append(rows)
         self._counts[key] = expected - first + len(offsets)
 
     def finish(self) -> IndexPart:
         """The index part, after the last byte of the file. Raises WrongEntries if the file is not
         the one of its manifest."""
         file = self._file
-        found = (
+        end = (
             self._pos,
             self._index - 1,
             self._term,
             self._chain,
             hashlib.sha256(self._chunks).hexdigest(),
         )
-        if (
-            found != (file.end, file.last, file.last_term, file.last_chain, file.sha256)
-            or self._rest
-        ):
+        if end != (file.end, file.last, file.last_term, file.last_chain, file.sha256) or self._rest:
             raise self._wrong(f"the entries end with {self._index - 1} at {self._pos}")
         queues: dict[QueueKey, QueueRows] = {}
         row = 0
@@ -306,9 +303,9 @@ class IndexBuilder:
             data,
         )
 
-    def _wrong(self, what: str) -> WrongEntries:
+    def _wrong(self, difference: str) -> WrongEntries:
         return WrongEntries(
-            f"the log file at {self._file.base} is not what its manifest names: {what}"
+            f"the log file at {self._file.base} is not what its manifest names: {difference}"
         )
 
 
