@@ -96,10 +96,10 @@ def seal(connection: Connection, group: str, as_json: bool) -> None:
     with Meter(f"sealed files of {group}", None) as meter:
         while not (answer := admin.seal_now(request)).done:
             if time.monotonic() >= end:
-                what = f"the log of {group} is not sealed yet: it waits for {answer.waits_for}"
+                problem = f"the log of {group} is not sealed yet: it waits for {answer.waits_for}"
                 raise Refused(
                     Code.PRECONDITION_FAILED,
-                    what,
+                    problem,
                     "repeat it, or use a longer --timeout; see: ledgermq status",
                 )
             request.through = answer.through
@@ -424,15 +424,17 @@ def _verify_checkpoint(
     """Check the signatures of a checkpoint and that it continues an older one. Raises as `verify`
     does."""
     try:
-        found = Checkpoint.parse(note.text)
-        signers = keys.signers(note, found)
+        parsed = Checkpoint.parse(note.text)
+        signers = keys.signers(note, parsed)
         if since is not None:
             old_note, old = read_checkpoint(since)
-            continues = old.log == found.log and old.size <= found.size
-            check_since(path_from(admins, old, found) if continues else None, found, old_note, keys)
+            continues = old.log == parsed.log and old.size <= parsed.size
+            check_since(
+                path_from(admins, old, parsed) if continues else None, parsed, old_note, keys
+            )
     except ValueError as error:
         raise Refuted(f"REFUTED: {error}", NOT_TRUE) from None
-    enough_signed(signers, found, keys)
+    enough_signed(signers, parsed, keys)
 
 
 @checkpoint.command("keys")

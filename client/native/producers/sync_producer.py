@@ -332,9 +332,9 @@ class Producer:
                 except Exception as error:
                     # An argument of a wrong type, such as a queue that is not a number; the
                     # messages behind it must not fail with it.
-                    what = f"the message cannot be sent ({error})"
+                    problem = f"the message cannot be sent ({error})"
                     wrong.append(
-                        (item[0], SendFailed(what, "correct its arguments", unknown=False))
+                        (item[0], SendFailed(problem, "correct its arguments", unknown=False))
                     )
         for future, failed in wrong:
             # Outside of the lock: a callback may wait for a thread that sends.
