@@ -234,11 +234,11 @@ class Joiner:
                 if share is None:
                     if listening.done():
                         return
-                    what = (
+                    reason = (
                         f"member {member} was silent for too long and counts as gone: join again"
                         " without any queues"
                     )
-                    raise fail(Code.PRECONDITION_FAILED, what)
+                    raise fail(Code.PRECONDITION_FAILED, reason)
                 answer = pb.Assignment(
                     generation=share.generation, queues=share.queues, members=share.members
                 )

@@ -117,8 +117,10 @@ class ReceiptKeys:
                 return None
             text = self._sealer.open(_name(key_id), sealed)
             if text is None:
-                what = "it was sealed under another cluster secret; set cluster.former_secret_file"
-                log.error("receipt key not readable", key=key_id, reason=what)
+                reason = (
+                    "it was sealed under another cluster secret; set cluster.former_secret_file"
+                )
+                log.error("receipt key not readable", key=key_id, reason=reason)
             self._opened[key_id] = None if text is None else bytes.fromhex(text)
         return self._opened[key_id]
 

@@ -51,12 +51,14 @@ def shares(
         name: sorted(queue for queue in owned.get(name, ()) if queue < queues) for name in names
     }
     larger = set(sorted(names, key=lambda name: (-len(kept[name]), name))[:more])
-    found = {name: kept[name][: least + (name in larger)] for name in names}
-    taken = {queue for own in found.values() for queue in own}
+    queues_of = {name: kept[name][: least + (name in larger)] for name in names}
+    taken = {queue for own in queues_of.values() for queue in own}
     left = iter([queue for queue in range(queues) if queue not in taken])
     for name in names:
-        found[name] += [next(left) for _ in range(least + (name in larger) - len(found[name]))]
-    return {name: tuple(sorted(own)) for name, own in found.items()}
+        queues_of[name] += [
+            next(left) for _ in range(least + (name in larger) - len(queues_of[name]))
+        ]
+    return {name: tuple(sorted(own)) for name, own in queues_of.items()}
 
 
 class Ownership:

@@ -210,7 +210,7 @@ class LogService:
                 answer = response(problem=problem(as_error(error, parts.node, name)))
                 code = answer.problem.code
             meter.count_code(code, perf_counter() - began)
-            found: bytes = answer.SerializeToString()
-            return found
+            encoded: bytes = answer.SerializeToString()
+            return encoded
 
         return UnaryMethod(serve)

@@ -160,11 +160,11 @@ class Checkpoints:
             )
             answer = pb.GetCheckpointResponse.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError) as error:
-            what = (
+            problem = (
                 f"node {request.node} does not answer {self._node}, or is an older version without"
                 " this call"
             )
-            raise fail(Code.PRECONDITION_FAILED, what) from error
+            raise fail(Code.PRECONDITION_FAILED, problem) from error
         if answer.status.code != Code.OK:
             raise fail(answer.status.code, answer.status.message)
         return answer
@@ -174,11 +174,11 @@ class Checkpoints:
         status."""
         ask, asked, answer = self._here[method]
         try:
-            found = await ask(asked.FromString(request))
-            found.status.code = Code.OK
+            message = await ask(asked.FromString(request))
+            message.status.code = Code.OK
         except LedgerError as error:
-            found = answer(status=pb.Status(code=int(error.code), message=error.message))
-        response: bytes = found.SerializeToString()
+            message = answer(status=pb.Status(code=int(error.code), message=error.message))
+        response: bytes = message.SerializeToString()
         return response
 
     async def _forwarded(self, method: str, request: Any) -> Any:
@@ -196,11 +196,11 @@ class Checkpoints:
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         except (DecodeError, IndexError) as error:
-            what = (
+            problem = (
                 f"the leader of broker group {group} is an older version, which proves nothing to"
                 " other nodes; ask a node of the group"
             )
-            raise fail(Code.PRECONDITION_FAILED, what) from error
+            raise fail(Code.PRECONDITION_FAILED, problem) from error
         if answer.status.code != Code.OK:
             raise fail(answer.status.code, answer.status.message)
         return answer
@@ -216,11 +216,11 @@ class Checkpoints:
     ) -> pb.ProveConsistencyResponse:
         """The path from an older size of the tree to a newer one. Raises LedgerError."""
         hosted = request.broker_group in self._engine.groups
-        found: pb.ProveConsistencyResponse
-        found = await (
+        proof: pb.ProveConsistencyResponse
+        proof = await (
             self._consistency_here(request) if hosted else self._forwarded(CONTINUE_METHOD, request)
         )
-        return found
+        return proof
 
     async def _consistency_here(
         self, request: pb.ProveConsistencyRequest
@@ -237,23 +237,24 @@ class Checkpoints:
     async def prove(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         """The proof that an entry is in the log. Raises LedgerError."""
         hosted = request.broker_group in self._engine.groups
-        found: pb.ProveEntryResponse = await (
+        proof: pb.ProveEntryResponse = await (
             self._prove_here(request) if hosted else self._forwarded(PROVE_METHOD, request)
         )
-        return found
+        return proof
 
     async def _prove_here(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         group = self._hosted(request.broker_group)
         place = await self._engine.run(group, lambda running: _place_of(running, request.index))
         tree = self._cut(group, place.tree, request.size)
         if place.number >= len(tree.hashes):
-            what = f"entry {request.index} is in file {place.number} of the log tree"
+            subject = f"entry {request.index} is in file {place.number} of the log tree"
             raise fail(
-                Code.BAD_REQUEST, f"{what}, which a tree of {request.size} files does not contain"
+                Code.BAD_REQUEST,
+                f"{subject}, which a tree of {request.size} files does not contain",
             )
         proof = await self._read(place, request.index)
         leaf = place.leaf
-        told = pb.SealedFileLeaf(
+        leaf_message = pb.SealedFileLeaf(
             base=leaf.base,
             first_index=leaf.first,
             entries=leaf.entries,
@@ -261,7 +262,7 @@ class Checkpoints:
             entries_root=leaf.root,
         )
         return pb.ProveEntryResponse(
-            leaf=told,
+            leaf=leaf_message,
             entry=proof.entry,
             entry_path=proof.path,
             file_number=place.number,
@@ -358,22 +359,23 @@ class Checkpoints:
     def _cut(group: str, tree: _Tree | None, size: int) -> _Tree:
         """The tree when it had `size` files; 0: as it is."""
         if tree is None:
-            what = (
+            problem = (
                 f"broker group {group} has no log tree, because its feature level is below"
                 f" {TREE_LEVEL}"
             )
             raise fail(
-                Code.NOT_FOUND, f"{what}; when all nodes run this release: ledgermq upgrade finish"
+                Code.NOT_FOUND,
+                f"{problem}; when all nodes run this release: ledgermq upgrade finish",
             )
         if not tree.hashes:
-            what = (
+            problem = (
                 f"the log tree of broker group {group} has no file yet; it gets one when the first"
                 " log file is full"
             )
-            raise fail(Code.NOT_FOUND, f"{what}, or by: ledgermq seal {group}")
+            raise fail(Code.NOT_FOUND, f"{problem}, or by: ledgermq seal {group}")
         if not 0 <= size <= len(tree.hashes):
-            what = f"this node knows a log tree of {len(tree.hashes)} files, not of {size}"
-            raise fail(Code.NOT_FOUND, f"{what}; try again, or ask another node")
+            problem = f"this node knows a log tree of {len(tree.hashes)} files, not of {size}"
+            raise fail(Code.NOT_FOUND, f"{problem}; try again, or ask another node")
         return _Tree(tree.log_id, tree.hashes[:size] if size else tree.hashes)
 
     def _signed(self, group: str, tree: _Tree) -> str:
@@ -412,23 +414,26 @@ def _place_of(running: OpenReplica, index: int) -> _Place:
         None,
     )
     if tree is not None and retained.tree is not None and index < retained.tree.first_index:
-        what = (
+        problem = (
             f"entry {index} lies before entry {retained.tree.first_index}, with which the log tree"
             " begins"
         )
-        raise fail(Code.NOT_FOUND, f"{what}: its file was full before the feature level was raised")
+        raise fail(
+            Code.NOT_FOUND, f"{problem}: its file was full before the feature level was raised"
+        )
     number = (
         None
         if seal is None or retained.tree is None
         else retained.tree.number_of(seal, retained.seals.values())
     )
     if tree is None or seal is None or number is None:
-        what = (
+        problem = (
             f"entry {index} is in no sealed log file yet; try again when its file is full, and"
             " seconds older"
         )
         raise fail(
-            Code.NOT_FOUND, f"{what}, or seal it now: ledgermq seal {running.store.identity.group}"
+            Code.NOT_FOUND,
+            f"{problem}, or seal it now: ledgermq seal {running.store.identity.group}",
         )
     return _Place(tree, number, leaf_of(seal), running.reader)
 
