@@ -228,7 +228,7 @@ class QueueCheck:
         except OSError:
             return False
 
-    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+    def add_window(self, clean: Clean, start: int, ordinal: int) -> None:
         """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
         for part in clean.queues:
             key = part.topic, part.queue

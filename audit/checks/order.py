@@ -83,7 +83,7 @@ class OrderCheck:
                 return False
         return True
 
-    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+    def add_window(self, clean: Clean, start: int, ordinal: int) -> None:
         """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
         for part in clean.producers:
             last = clean.index + part.last_row, ordinal + part.last_row, start + part.last_at

@@ -325,7 +325,7 @@ class RemoteFile:
         broke."""
         for left in reversed(range(TRIES)):
             try:
-                self._take(end)
+                self._receive(end)
                 return
             except NodeLost:
                 if not left:
@@ -334,7 +334,7 @@ class RemoteFile:
                 self._stop()
                 self._go_on()
 
-    def _take(self, end: int) -> None:
+    def _receive(self, end: int) -> None:
         while (at := self._begin + len(self._held)) < min(end, self._end):
             offset, _, data = next(self._pieces, (self._end, 0, b""))
             self._held += bytes(offset - at)

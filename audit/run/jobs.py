@@ -34,7 +34,7 @@ from ledgermq.audit.run.sources import (
     refuse_mixed,
     refuse_unreadable,
 )
-from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
+from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, run_work
 
 if TYPE_CHECKING:
     # Needs pyarrow, which an audit of files alone does not.
@@ -64,7 +64,7 @@ def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
         done += count
         progress(done, total)
 
-    return [look(work, advance) for work in works]
+    return [run_work(work, advance) for work in works]
 
 
 @dataclass(slots=True)

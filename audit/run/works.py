@@ -185,7 +185,7 @@ PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks, BACKUP: bac
 file's name in the tasks."""
 
 
-def look(work: Work, progress: Progress | None = None) -> Outcome:
+def run_work(work: Work, progress: Progress | None = None) -> Outcome:
     """Run one partition: the one function that both engines call."""
     try:
         return LOOKS[work.kind](work.task, progress)

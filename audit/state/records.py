@@ -192,7 +192,7 @@ class LogTree:
         self.value: dict[str, Any] = {"first": first, "base": None, "next": first, "end": end}
         self._leaves = b""
 
-    def take(self, seals: Iterable[Mapping[str, Any]]) -> None:
+    def add_seals(self, seals: Iterable[Mapping[str, Any]]) -> None:
         """Add the sealed files that continue the tree."""
         waiting = {seal["first"]: seal for seal in seals if "tree" in seal}
         while (seal := waiting.pop(self.value["next"], None)) is not None:
@@ -275,7 +275,7 @@ class Retained(Part):
         self._seals[base] = {name: entry.fields[name] for name in names if name in entry.fields}
         self._sealed[base] = entry.index
         if self._tree is not None:
-            self._tree.take(self._seals.values())
+            self._tree.add_seals(self._seals.values())
 
     def _trim(self, entry: Entry) -> None:
         fields = entry.fields
@@ -291,7 +291,7 @@ class Retained(Part):
         self._seals = {base: seal for base, seal in self._seals.items() if base >= fields["pos"]}
         if self._tree is not None:
             self._tree.trim(fields)
-            self._tree.take(self._seals.values())
+            self._tree.add_seals(self._seals.values())
         trim = {
             name: fields[name]
             for name in ("begin", "pos", "term", "chain", "from", "files", "reason")

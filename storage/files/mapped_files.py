@@ -407,9 +407,9 @@ class MappedFiles:
     def adopt_if_ready(self) -> bool:
         """Give the prepared file its final name, if it is ready. The owner must sync the directory
         before it relies on the name."""
-        return self.upcoming is not None and self.upcoming.ready and self._take()
+        return self.upcoming is not None and self.upcoming.ready and self._adopt()
 
-    def _take(self) -> bool:
+    def _adopt(self) -> bool:
         assert self.upcoming is not None
         preparation, self.upcoming = self.upcoming, None
         if preparation.cancelled:
@@ -439,7 +439,7 @@ class MappedFiles:
         self.prepare()
         if self.upcoming is not None:
             self.upcoming.finish()
-        if self.upcoming is None or not self._take():
+        if self.upcoming is None or not self._adopt():
             if self._refusal is not None and is_exhausted(self._refusal):
                 raise Exhausted(
                     f"no log file can be made in {self.directory} ({self._refusal}):"

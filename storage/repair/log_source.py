@@ -108,7 +108,7 @@ class LogSource:
     def facts(self, places: tuple[tuple[int, int], ...] = ()) -> Facts:
         """What is here now. `places`: (index, position or −1) of requested entries. Raises Damaged,
         Unusable, OSError."""
-        self._look()
+        self._refresh()
         known = self._known()
         noted = checkpoints.read_log_checkpoint(self._disk, self._directory)
         snapshot = self.snapshot()
@@ -164,7 +164,7 @@ class LogSource:
         """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least
         one, each verified as the continuation of `point`. Raises OSError, Damaged."""
         if not self._begin.pos <= point.pos < self._synced.pos:
-            self._look()
+            self._refresh()
         if point.pos < self._begin.pos:
             return Missing(
                 Why.TRIMMED,
@@ -203,7 +203,7 @@ class LogSource:
     def point_behind(self, index: int) -> Point | None:
         """The point behind an entry, by its index unit and stored header; None if it cannot be
         found. Raises OSError, Damaged."""
-        self._look()
+        self._refresh()
         return self._point_behind(index, -1)
 
     # Inside
@@ -217,7 +217,7 @@ class LogSource:
     def _directory(self) -> str:
         return f"{self._root}/dledger-{self._known().replica}"
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read begin and synced mark again."""
         log_id = self._known().log_id
         begin = read_begin(self._disk, self._directory, log_id)
@@ -315,7 +315,7 @@ class LogSource:
 
     def _gone(self, point: Point, pos: int) -> Missing:
         """Report a missing file: trimmed in the meantime, or lost."""
-        self._look()
+        self._refresh()
         if pos < self._begin.pos:
             return Missing(
                 Why.TRIMMED,

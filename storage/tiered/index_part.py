@@ -190,7 +190,7 @@ class IndexBuilder:
         data = self._rest + piece[:room] if room > 0 else self._rest
         at = 0
         for low, high, term in self._runs(data):
-            self._take(memoryview(data)[low:high], term)
+            self._add_range(memoryview(data)[low:high], term)
             at = high
         self._rest = data[at:]
 
@@ -213,7 +213,7 @@ class IndexBuilder:
         if at > low:
             yield low, at, run_term
 
-    def _take(self, data: memoryview, term: int) -> None:
+    def _add_range(self, data: memoryview, term: int) -> None:
         if term < self._term:
             raise self._wrong(f"entry {self._index} has a lower term than the one before it")
         try:

@@ -175,7 +175,7 @@ class TierReader:
                 raise self._parts.wrong(str(missing)) from missing
         return work()
 
-    def take(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
+    def link_files(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
         """These files are linked now. `whole`: they begin with the first file in the store."""
         with self._lock:
             self._linked = _Linked(

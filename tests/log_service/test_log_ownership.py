@@ -73,7 +73,7 @@ class Play:
 
     def step(self, *, calm: bool) -> None:
         self.now += self.chance.choice((1, 5, 20))
-        self.coordinator.look(self.now)
+        self.coordinator.expire(self.now)
         action = self.chance.random()
         if not calm and action < 0.06 and len(self.readers) < 6:
             self.count += 1
@@ -151,7 +151,7 @@ def test_no_queue_ever_has_two_readers_and_all_have_one_in_the_end(seed: int, qu
 def settled(queues: int = 4) -> Ownership:
     """A coordinator whose forerunner's readers are gone."""
     found = Ownership(0, queues, LIVENESS, LIVENESS)
-    found.look(LIVENESS)
+    found.expire(LIVENESS)
     return found
 
 
@@ -190,9 +190,9 @@ def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
         group.leave("a", 230)
     else:
         group.alive("b", group.generation, 305)
-        group.look(319)
+        group.expire(319)
         assert group.members == ("a", "b") and group.next_ns == 320
-        group.look(320)
+        group.expire(320)
     share = group.share("b")
     assert share is not None and share.queues == (0, 1) and share.members == ("b",)
     assert not group.owns("a", 0, group.generation) and not group.alive("a", group.generation, 330)
@@ -208,7 +208,7 @@ def test_new_coordinator_withholds_unclaimed_queues_for_the_liveness_period() ->
     assert group.owns("a", 0, a.generation)
     group.alive("a", a.generation, 1090)
     group.alive("b", b.generation, 1090)
-    group.look(1100)
+    group.expire(1100)
     b = group.share("b")
     assert b is not None and b.queues == (2, 3)
 

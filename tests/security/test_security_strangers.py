@@ -158,7 +158,7 @@ async def test_a_producer_that_does_not_read_is_waited_for_once(server: Backend)
     server.service.commander.to_producer = to_producer  # type: ignore[method-assign]
     server.service.commander.find_producer = find_producer  # type: ignore[method-assign]
     server.pass_time(2)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert len(set(tried)) == 20 and len(tried) == TRIES + 19
 
 

@@ -238,7 +238,7 @@ def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consu
     store or for the end of the queue."""
     store, fetch = consumers.one.store, consumers.fetch(0)
     unlinked = uncached(consumers)
-    unlinked.take((), whole=False)
+    unlinked.link_files((), whole=False)
     with pytest.raises(StoreFailure):
         fetched(unlinked, fetch)
     store.away()

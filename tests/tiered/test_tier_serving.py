@@ -200,7 +200,7 @@ def test_a_native_reader_goes_from_the_store_to_the_disk(served: Served) -> None
 def test_files_removed_by_total_retention_are_skipped_and_counted(served: Served) -> None:
     """By queue and by log index, as what local retention removed was."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:], whole=True)
+    reader.link_files(reader.files[1:], whole=True)
     first = next(
         n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE
     )
@@ -301,10 +301,10 @@ def test_unready_reader_does_not_delay_other_logs(served: Served) -> None:
     """A reader that is not ready is no failure of the store."""
     reader = served.tier.reader("g1")
     files, reader.problem = reader.files, "it is still reading the manifests"
-    reader.take(files[1:], whole=False)
+    reader.link_files(files[1:], whole=False)
     with pytest.raises(LedgerError, match="still reading the manifests"):
         run(served.tier.first_offset("g1", "t", 0))
-    reader.take(files, whole=True)
+    reader.link_files(files, whole=True)
     assert run(served.tier.first_offset("g1", "t", 0)) == 0
 
 
@@ -439,7 +439,7 @@ def test_trace_of_a_local_message_works_without_the_store(served: Served) -> Non
 def test_a_trace_goes_on_where_total_retention_let_the_log_begin(served: Served) -> None:
     """Between two pages the store lost its first files; what the others say follows."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:], whole=True)
+    reader.link_files(reader.files[1:], whole=True)
     assert [kind for kind, _ in trace(served, f"id-{served.begin - 2}", "t", first=1)] == ["stored"]
 
 

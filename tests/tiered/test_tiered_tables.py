@@ -148,7 +148,7 @@ def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(
     counting = Counting(KERNEL)
     monkeypatch.setattr(works, "scan", partial(scan, kernel=counting))
     share = reader_of(case, "segments", local=False).partitions()[0]
-    report = works.look(works.Work(share.directory, share.task, works.STORED)).log
+    report = works.run_work(works.Work(share.directory, share.task, works.STORED)).log
     assert report is not None and report.root and report.entries > 10 and not report.flaws
     assert (counting.asked, counting.grown) == (1, 1)
 

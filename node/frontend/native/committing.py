@@ -213,7 +213,7 @@ def _states(
     """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`:
     what was trimmed can still be read."""
 
-    def look(hosted: Any) -> list[tuple[int, int, int]]:
+    def read_states(hosted: Any) -> list[tuple[int, int, int]]:
         machine = hosted.machine
         states = []
         for queue in range(machine.queues_of(stored)):
@@ -229,7 +229,7 @@ def _states(
             )
         return states
 
-    return look
+    return read_states
 
 
 def _raise_refused(outcome: object, broker_group: str) -> None:

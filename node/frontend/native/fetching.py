@@ -33,7 +33,7 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.log_tail import LogTail
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.reading import Ends, look
+from ledgermq.node.frontend.native.reading import Ends, read_ends
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.node.frontend.ports import BatchTrace, CallGone, ServerCall, Spans
@@ -449,7 +449,7 @@ class _Stream:
         until = asyncio.get_running_loop().time() + TOPIC_WITHIN_S
         while True:
             self._waiter.begin()
-            ends = await source.run(lambda hosted: look(hosted, self._topic))
+            ends = await source.run(lambda hosted: read_ends(hosted, self._topic))
             if ends is not None:
                 return ends
             self._standing()

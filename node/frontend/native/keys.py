@@ -97,7 +97,7 @@ class ReceiptKeys:
             log.info("receipts are signed with a new key", key=key_id)
         return outcome.value["key_id"], outcome.value["keys"]
 
-    async def look(self) -> None:
+    async def rotate_if_old(self) -> None:
         """Rotate the key if it is old. A failure is logged; the next call tries again."""
         known = self._quorum.state.receipt_keys
         if known and self._now_ms() - known[-1].created_ms >= ROTATE_AFTER_MS:

@@ -47,7 +47,7 @@ class Ends:
     floors: tuple[int, ...]
 
 
-def look(hosted: Any, topic: str) -> Ends | None:
+def read_ends(hosted: Any, topic: str) -> Ends | None:
     """The bounds of a topic's queues; None if the topic is not in force. Runs between two turns."""
     machine = hosted.machine
     config = machine.topics.get(topic)

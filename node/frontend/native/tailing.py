@@ -23,7 +23,7 @@ import numpy as np
 
 from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
-from ledgermq.node.frontend.native.reading import Ends, look, waiting
+from ledgermq.node.frontend.native.reading import Ends, read_ends, waiting
 from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import I32, I64
@@ -107,7 +107,7 @@ class QueueTail:
                 self._cursor = self._follows
             ranges = self._source.recent.since(self._cursor)
             if ranges is None:
-                self._catch_up(await self._look())
+                self._catch_up(await self._read_ends())
                 continue
             if not ranges:
                 return []
@@ -133,9 +133,9 @@ class QueueTail:
         end = self._ends[queue]
         return end if self._goals is None else min(end, self._goals[queue])
 
-    async def _look(self) -> Ends:
+    async def _read_ends(self) -> Ends:
         topic = self._topic
-        ends = await self._source.run(lambda hosted: look(hosted, topic))
+        ends = await self._source.run(lambda hosted: read_ends(hosted, topic))
         if ends is None:
             raise Gone(topic)
         return ends
@@ -143,7 +143,7 @@ class QueueTail:
     async def _renew(self) -> None:
         """The topic was created again: its queues continue behind the messages of the former
         topic."""
-        ends = await self._look()
+        ends = await self._read_ends()
         begins = ends.begins if self._source.tier is None else ends.floors
         for queue in self._queues:
             if queue < len(begins):
@@ -174,7 +174,7 @@ class QueueTail:
             if batch is None:
                 batch, pos = await self._stored(queue, max_bytes, end)
             if batch is None:
-                begins = (await self._look()).begins
+                begins = (await self._read_ends()).begins
                 if not self._skip(queue, begins[queue] if queue < len(begins) else stop):
                     raise LogDamaged(
                         f"message {first} of queue {queue} of topic {self._topic} is missing: audit"
@@ -262,7 +262,7 @@ class QueueTail:
                 fits = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, side="right"))
                 taken = max(fits, 0 if parts_of else 1)
                 if taken:
-                    self._take(applied, rows[:taken], sizes[:taken], parts_of)
+                    self._add_rows(applied, rows[:taken], sizes[:taken], parts_of)
                 left -= int(sizes[:taken].sum(dtype=np.int64))
                 if taken < len(rows):
                     break
@@ -282,7 +282,7 @@ class QueueTail:
             chosen &= queues < len(self._next)
         return np.flatnonzero(chosen)
 
-    def _take(
+    def _add_rows(
         self,
         applied: Applied,
         rows: I64,

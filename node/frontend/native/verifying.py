@@ -154,12 +154,12 @@ class Verifier:
         while True:
             index = proof.next_index
 
-            def look(hosted: Any, index: int = index) -> log_pb2.Verdict | Range:
+            def judge(hosted: Any, index: int = index) -> log_pb2.Verdict | Range:
                 log = hosted.store.log
                 verdict = at_the_edges(log, hosted.machine.applied_index, receipt)
                 return verdict if verdict is not None else _kept(log.read(index, PIECE_BYTES))
 
-            entries = await self._engine.run(group, look)
+            entries = await self._engine.run(group, judge)
             if not isinstance(entries, Range):
                 return entries
             verdict = await asyncio.to_thread(proof.add, entries)

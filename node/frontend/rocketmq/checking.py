@@ -57,11 +57,11 @@ class Checker:
             for broker_group, view in list(self._engine.views.items()):
                 if view.serving and view.undecided:
                     try:
-                        await self.look(broker_group)
+                        await self.send_due_checks(broker_group)
                     except Exception:  # whatever happened in this round, the next one starts anew
                         log.exception("transactions were not checked", group=broker_group)
 
-    async def look(self, broker_group: str) -> None:
+    async def send_due_checks(self, broker_group: str) -> None:
         """Send checks for the halves that are due."""
         absent: set[str] = set()
         for _ in range(BATCHES):

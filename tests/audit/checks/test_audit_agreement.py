@@ -13,7 +13,7 @@ import pytest
 from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading import files
 from ledgermq.audit.run.jobs import Audit, audit
-from ledgermq.audit.run.works import OUTLINE, Outcome, Work, look
+from ledgermq.audit.run.works import OUTLINE, Outcome, Work, run_work
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, election, sealed
 from tests.proto.test_entries_tree import plain_root
@@ -433,5 +433,5 @@ def test_outlines_cross_processes(tmp_path: Path) -> None:
     write(tmp_path, seals=1)
     [one] = [found for found in audit([str(tmp_path / "n1")], agreement=True).groups[0].replicas]
     work = Work(one.directory, one.task(f"{0:020d}"), OUTLINE)
-    outcome = look(Work.from_json(work.to_json()))
+    outcome = run_work(Work.from_json(work.to_json()))
     assert Outcome.from_json(outcome.to_json()) == outcome and len(outcome.outline) > 2
