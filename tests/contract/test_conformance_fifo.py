@@ -258,7 +258,7 @@ async def test_an_ordinary_receive_may_carry_an_attempt_id(server: Backend) -> N
 
 
 @contract()
-async def test_a_message_group_is_in_order_before_and_after_its_topic_gets_queues_and_not_across_that_moment(
+async def test_message_group_order_holds_before_and_after_added_queues_only(
     server: Backend,
 ) -> None:
     """Most message groups then get another queue: earlier messages stay in order in the old queue;

@@ -265,7 +265,7 @@ async def test_statement_088_at_most_fifteen_checks(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_statement_089_another_producer_of_the_topic_is_asked_wherever_it_is_connected(
+async def test_statement_089_check_goes_to_another_producer_on_any_node(
     server: Backend,
 ) -> None:
     """The sender has no stream. A producer of another topic and a consumer are not asked; one of

@@ -186,7 +186,7 @@ def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(
         client.do("decide", id=open_["id"], how="commit")
 
 
-def test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too(
+def test_statement_088_089_check_survives_death_of_sender_and_leader(
     cluster: LocalCluster, tmp_path: Path, topic: str
 ) -> None:
     """The sender's process is killed, then the leader. A producer that lists the topic, connected

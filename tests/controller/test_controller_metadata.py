@@ -529,7 +529,7 @@ def carried_out(state: State, *commands: dict[str, Any]) -> State:
     return state
 
 
-def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one_again() -> None:
+def test_old_configuration_neither_moves_nor_revives_a_node() -> None:
     """Configuration files are only seeds: changes by `member` commands survive restarts with an
     older file."""
     before = described()

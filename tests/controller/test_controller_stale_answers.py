@@ -122,7 +122,7 @@ def test_a_snapshot_beyond_the_journal_replaces_it(node: Node, tmp_path: Path) -
     assert node.entries == [entry(END + 4), entry(END + 5)]
 
 
-def test_after_a_crash_between_a_received_snapshot_and_its_journal_the_snapshot_counts(
+def test_received_snapshot_counts_after_a_crash_before_its_journal(
     node: Node,
 ) -> None:
     """The snapshot has its name, and the journal still is the former one."""

@@ -89,7 +89,7 @@ def majorities(nodes: set[str]) -> list[set[str]]:
 
 
 @given(st.lists(st.one_of(st.none(), groups_of), max_size=8), st.integers(0, 8))
-def test_the_newest_entry_that_names_voters_counts_and_a_cut_brings_back_the_one_before(
+def test_newest_voters_entry_counts_and_a_cut_restores_the_former(
     named: list[set[str] | None], kept: int
 ) -> None:
     """The voters are a function of the journal's entries and of nothing else."""
@@ -189,7 +189,7 @@ def test_compaction_keeps_the_voters(tmp_path: Path) -> None:
     run(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
 
 
-def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
+def test_removed_node_is_ignored_and_a_removed_leader_hands_over(
     tmp_path: Path,
 ) -> None:
     """Whether a leader or another node is removed: the rest continues, and its elections reach no

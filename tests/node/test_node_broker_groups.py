@@ -251,7 +251,7 @@ def test_a_hand_over_without_enough_nodes_is_an_error_at_once() -> None:
     assert "of which only 2 answer (missing: n2, n3): it demands 3 in sync" in world.refused()
 
 
-def test_a_change_that_is_not_possible_yet_is_waited_for_as_long_as_enough_nodes_answer() -> None:
+def test_impossible_change_is_waited_for_while_enough_nodes_answer() -> None:
     """The leader reports this in its answer, not as a refusal, and names the missing node."""
     world = World()
     world.not_yet[Kind.REMOVE] = "the change before, entry 7, is not committed yet; ask again"

@@ -487,7 +487,7 @@ def test_stalled_dispatch_is_retried_after_a_packet_turn(
     assert b.machine.end("t", 0) == 1
 
 
-def test_consume_queues_without_room_make_no_turn_follow_the_other_while_a_node_returns() -> None:
+def test_stalled_queues_cause_no_busy_turns_while_a_node_returns() -> None:
     """No change of members is tried without space; its time to try again must not wake the group
     before the disk is tried again."""
     b = make()

@@ -340,7 +340,7 @@ def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_li
     assert bench.ack(lease) == (False,)
 
 
-def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(
+def test_statement_072_terminated_client_returns_its_messages_after_a_second(
     bench: Bench,
 ) -> None:
     """Its waiting Receive ends too, and a client of the same name that comes back does not revive

@@ -284,7 +284,7 @@ def test_4_2_1_provisional_copies_do_not_count() -> None:
     assert raft.commit_index == 2
 
 
-def test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_itself() -> None:
+def test_4_2_2_removed_leader_leads_uncounted_until_the_commit() -> None:
     """§4.2.2: it manages a cluster that does not include itself, then hands over, or steps down."""
     raft = leading()
     assert change(raft, Change.REMOVE, "a") is None

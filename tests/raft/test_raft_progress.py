@@ -315,7 +315,7 @@ def test_so_many_former_lives_are_known() -> None:
     assert peer.admit(answer(-1, boot_id=1, round_=0), 0)
 
 
-def test_a_life_that_came_again_is_forgotten_after_those_that_were_replaced_before_it() -> None:
+def test_recurring_boot_id_is_forgotten_after_earlier_replaced_ones() -> None:
     """When there are too many to remember."""
     peer = Peer("b", 0, 0, Window(Timing()))
     for round_, boot_id in enumerate((0, 1, 0, *range(2, RETIRED_BOOTS + 2))):

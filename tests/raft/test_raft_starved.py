@@ -83,9 +83,7 @@ def test_a_follower_that_was_late_itself_does_not_campaign_before_it_listened() 
     assert raft.wake_at_ns(read_ns) >= read_ns + SHORTEST
 
 
-def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_than_a_timeout() -> (
-    None
-):
+def test_late_follower_waits_for_its_lateness_up_to_a_timeout() -> None:
     for late_ns in (BEAT, 250 * MS, 60_000 * MS):
         raft, now_ns = following()
         woken_ns = raft.wake_at_ns(now_ns) + late_ns

@@ -212,7 +212,7 @@ def test_nodes_that_do_not_tell_their_clock_do_not_count() -> None:
     assert abs(nodes.error - DAY) <= MS
 
 
-def test_a_suspended_machine_takes_its_clock_for_right_as_soon_as_the_others_were_heard() -> None:
+def test_suspended_machine_agrees_on_time_after_hearing_the_others() -> None:
     """Its steady clock stood still, so what it heard before is forgotten: it is behind until then,
     and never told to be off."""
     nodes = Nodes(3)

@@ -112,7 +112,7 @@ def test_a_change_of_the_rule_may_be_hit_at_every_stage(stage: str) -> None:
     assert stage == "asked" or outcome.coverage["membership-changes"] > 0
 
 
-def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_sync_rule() -> None:
+def test_group_continues_while_some_lack_the_record_ending_the_in_sync_rule() -> None:
     """The master has the record of the rule all, and a slave without it is asked for its vote: it
     looks at the log, not at its rule."""
     for seed in (3, 8):

@@ -121,7 +121,7 @@ def flapping(world: World, everywhere: bool) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one-follower", "both-followers"])
-def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_afterwards(
+def test_flapping_link_of_the_leader_costs_no_election_or_throughput(
     everywhere: bool,
 ) -> None:
     """While one follower has contact with the leader, no other node is elected; gaps shorter than

@@ -51,9 +51,7 @@ LEFT_OUT = {
     "test_statement_023_074_after_a_restart_of_all_nodes": OWN_FAULTS,
     "test_two_broker_groups_share_a_topic_and_lose_a_leader": OWN_FAULTS,
     "test_delays_survive_a_killed_leader_and_a_restart_of_all": OWN_FAULTS,
-    "test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too": (
-        OWN_FAULTS
-    ),
+    "test_statement_088_089_check_survives_death_of_sender_and_leader": (OWN_FAULTS),
     "test_clients_are_listed_and_told_of_other_settings_at_any_node": (
         "asks every node, also the one that is dead"
     ),

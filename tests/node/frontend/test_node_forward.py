@@ -486,7 +486,7 @@ def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None
     run(main)
 
 
-def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(
+def test_forwarded_answers_are_held_until_the_call_ends_within_the_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers

@@ -201,7 +201,7 @@ def right(one: Stage, base: int) -> tuple[str, str]:
     return digest_and_root(RealDisk(), path, file.end_pos - base, lambda length: None)
 
 
-def test_a_seal_needs_a_majority_of_the_same_root_and_the_leader_leaves_it_to_the_others(
+def test_seal_needs_a_majority_of_equal_roots_without_the_leader(
     stage: Any,
 ) -> None:
     """Two followers suffice, and then the leader hashes no entry; one of them does not, and another

@@ -380,7 +380,7 @@ def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
 @pytest.mark.parametrize(
     "failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")]
 )
-def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(
+def test_failed_sync_reaches_the_group_and_a_fence_ends_the_engine_with_73(
     failure: Exception,
 ) -> None:
     """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is

@@ -605,7 +605,7 @@ def test_joined_replica_without_greetings_is_not_admitted(tmp_path: Path) -> Non
     hosted.group.close()
 
 
-def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(
+def test_only_replica_of_a_group_counts_at_once_in_a_single_node_cluster(
     tmp_path: Path,
 ) -> None:
     """Other nodes in the configuration, or recorded from the quorum before a restart, may know of a

@@ -413,7 +413,7 @@ def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(
     run(main())
 
 
-def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(
+def test_peer_that_knows_another_directory_has_not_met_a_fresh_one(
     tmp_path: Path,
 ) -> None:
     """The peer proves its identity to the new directory and reports which one it has recorded: we
@@ -1082,7 +1082,7 @@ def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, he
     run(main())
 
 
-def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(
+def test_clock_of_the_accepting_side_comes_with_greeting_and_request(
     tmp_path: Path,
 ) -> None:
     """It is known before the first packet leaves, and each answer repeats when it was asked."""

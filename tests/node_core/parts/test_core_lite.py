@@ -413,7 +413,7 @@ def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
     )
 
 
-def test_all_messages_of_a_batch_that_used_up_their_attempts_become_dead_letters_at_once() -> None:
+def test_exhausted_lite_batch_becomes_dead_letters_at_once() -> None:
     b = make(max_attempts=1)
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     sync(b, "set", "a")
@@ -520,7 +520,7 @@ def test_a_send_behind_a_trim_that_is_not_applied_waits() -> None:
     assert isinstance(produced, Produced) and produced.queue_offsets == (LITE_FLOOR_STEP,)
 
 
-def test_a_resent_dead_letter_comes_again_before_the_later_messages_of_its_lite_topic() -> None:
+def test_resent_letter_precedes_later_messages_of_its_lite_topic() -> None:
     """Its lite topic is locked by it as by any message, and a Receive that waits is woken."""
     b = make()
     sync(b, "set", "a")

@@ -130,7 +130,7 @@ def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
     assert b.log.end_index == end and b.group.leader.counters["frame_duplicates"] == 1
 
 
-def test_a_frame_that_comes_again_under_another_topic_is_answered_with_the_topic_it_has() -> None:
+def test_repeated_frame_under_another_topic_is_answered_with_the_stored_one() -> None:
     """The receipt is signed: it must not say that the messages are where they are not, committed or
     not."""
     b = Producing()
