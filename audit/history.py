@@ -54,39 +54,43 @@ class Violation:
 def check_queue(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
     """Violations in one queue's history; empty if it is linearizable. Values must be unique;
     offsets count from 0."""
-    found = _disagreements(sends, reads)
-    return found or _order(sends, reads)
+    violations = _disagreements(sends, reads)
+    return violations or _order(sends, reads)
 
 
 def _disagreements(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
     """One value per offset and one offset per value, for all clients and all times; no value that
     was not sent."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     at: dict[int, str] = {}
     where: dict[str, int] = {}
     known = {send.value for send in sends}
     assert len(known) == len(sends), "the values of a history must be unique"
-    told = [(send.offset, send.value) for send in sends if send.offset is not None]
+    values = [(send.offset, send.value) for send in sends if send.offset is not None]
     for read in reads:
-        told += [(read.first + k, value) for k, value in enumerate(read.values)]
+        values += [(read.first + k, value) for k, value in enumerate(read.values)]
         if read.first + len(read.values) > read.end:
-            found.append(
+            violations.append(
                 Violation(
                     "stale",
                     f"a read saw offset {read.first + len(read.values) - 1} and an end of"
                     f" {read.end}",
                 )
             )
-    for offset, value in told:
+    for offset, value in values:
         if value not in known:
-            found.append(
+            violations.append(
                 Violation("phantom", f"offset {offset} held {value!r}, which no client sent")
             )
         if at.setdefault(offset, value) != value:
-            found.append(Violation("value", f"offset {offset} was {at[offset]!r} and {value!r}"))
+            violations.append(
+                Violation("value", f"offset {offset} was {at[offset]!r} and {value!r}")
+            )
         if where.setdefault(value, offset) != offset:
-            found.append(Violation("twice", f"{value!r} was at {where[value]} and at {offset}"))
-    return found
+            violations.append(
+                Violation("twice", f"{value!r} was at {where[value]} and at {offset}")
+            )
+    return violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,11 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
     for send in open_sends:
         heappush(waiting, (send.invoked, send.value))
     newest = _Step(-NEVER, -NEVER, "")
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for step in steps:
         if step is None:
             if not waiting:
-                found.append(
+                violations.append(
                     Violation("lost", "an offset below the end holds no value that was sent")
                 )
                 continue
@@ -147,7 +151,7 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
             step = _Step(invoked, NEVER, f"the send of {value!r}, whose outcome is unknown,")
         if step.returned < newest.invoked:
             rule = "stale" if "a read" in (step.text[:6], newest.text[:6]) else "order"
-            found.append(
+            violations.append(
                 Violation(
                     rule,
                     f"{step.text} ended at {step.returned}, before {newest.text} began at"
@@ -156,4 +160,4 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
             )
         if step.invoked > newest.invoked:
             newest = step
-    return found
+    return violations

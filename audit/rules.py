@@ -378,7 +378,7 @@ def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
             counts.append(1)
         if flaw.index is not None:
             last[key] = (place, flaw.index)
-    told = [
+    rows = [
         (
             replace(flaw, proof=f"{flaw.proof}; and {count - 1} more entries in a row")
             if count > 1
@@ -386,7 +386,7 @@ def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
         )
         for flaw, count in zip(joined, counts, strict=True)
     ]
-    return [*told[:limit], *_summed(told[limit:])]
+    return [*rows[:limit], *_summed(rows[limit:])]
 
 
 def _over(one: Flaw, other: Flaw) -> Flaw:
@@ -402,14 +402,14 @@ def _summed(flaws: Sequence[Flaw]) -> list[Flaw]:
     sums: dict[tuple[str, str], list[Flaw]] = {}
     for flaw in flaws:
         sums.setdefault((flaw.rule, flaw.file), []).append(flaw)
-    found = []
+    summed = []
     for same in sums.values():
         whole = reduce(_over, same)
         index = min((flaw.index for flaw in same if flaw.index is not None), default=None)
         proof = f"{whole.proof}; and {len(same) - 1} more places up to byte {whole.byte_to}"
-        found.append(
+        summed.append(
             replace(
                 whole, index=index, torn=all(flaw.torn for flaw in same), measures=(), proof=proof
             )
         )
-    return found
+    return summed

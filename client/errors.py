@@ -94,9 +94,9 @@ class WrongKind(BadArgument):
     """Native streams do not carry messages of this topic's kind."""
 
     def __init__(self, topic: str, kind: str) -> None:
-        what = f"topic {topic} is of kind {kind}; native streams carry ordinary messages only"
+        problem = f"topic {topic} is of kind {kind}; native streams carry ordinary messages only"
         super().__init__(
-            what, "send with an official client, or with `ledgermq send` without --receipts"
+            problem, "send with an official client, or with `ledgermq send` without --receipts"
         )
         self.kind = kind
 
@@ -185,9 +185,9 @@ def refusal(code: int, message: str) -> Refused:
     return Refused(code, what, remedy or special or REMEDIES.get(code) or _of_fault(code), shown)
 
 
-def _of_misfit(what: str) -> str:
+def _of_misfit(text: str) -> str:
     """The remedy for a message whose type the topic does not take; empty for other refusals."""
-    match = _MISFIT.fullmatch(what)
+    match = _MISFIT.fullmatch(text)
     if match is None or match[1] not in NEEDED:
         return ""
     kinds, instead = NEEDED[match[1]]

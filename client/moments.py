@@ -37,9 +37,9 @@ def moment_ms(text: str, now_ms: int) -> int:
         if match := _NUMBER.fullmatch(text):
             milliseconds = int(match[1])
         else:
-            found = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(text)
             milliseconds = round(
-                (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000
+                (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
             )
     except (ValueError, OverflowError):
         milliseconds = -1

@@ -1,10 +1,36 @@
 """Following a leader (Raft §5.3): makes the log equal to the leader's, and reports how far it is
 equal and how far that is durable.
 
-Conflicting entries are cut, but never committed ones or ones verified against this leader: such a
-conflict fences this replica, as does a different chain. A range counts as received once the driver
-wrote it. A reply names the received and the durable index separately, and says if this copy does
-not count.
+Safety of commits rests on four rules of this module. Planted bugs break some of them
+(`chain-not-verified`, `ack-before-sync`, `commit-unverified` of `sim/nodes/bugs.py`).
+
+Histories are compared before a range is accepted. Raft compares index and term of the entry before
+the range and infers by Log Matching that everything before it is equal. Here the driver has
+compared the chain CRCs too, at the last entry that both logs hold with the same term
+(`chain_question`). They can differ only if two leaders wrote in one term or a disk holds other
+bytes than were written. From here nobody can say which of the two logs is right, and a cut could
+destroy the only good copy of a committed entry. So the replica fences itself and changes nothing
+(invariant I2).
+
+Only what was never promised is cut. An entry that conflicts (the same index, another term) goes,
+with all behind it. But a committed entry is in the log of every later leader (Leader Completeness,
+§5.4.3), and an entry verified against this leader was in its log, of which a leader removes nothing
+(Leader Append-Only). A leader that contradicts either of them has lost entries, or is not the only
+one of its term. To obey it could delete what a client was told is safe, so that fences the replica
+too (I3).
+
+A range is received when it is written, not when it arrives. Messages of class `memory` are
+acknowledged by received indexes. If a reply left before the write, the leader would count copies
+that the end of a process, or a full disk, can still prevent. So nothing is verified or answered
+while a range is decided but not reported as written (`append_written`).
+
+A reply names two indexes, and both are about this leader's log: `received` is the last verified
+entry, `durable` the last of those that is synced. Commit counts `durable` alone; with `received` a
+power cut of a majority would lose committed entries (§5 demands stable storage before the answer).
+Without the bound by `received`, synced entries of a deposed leader would count as copies of other
+entries with the same indexes. For the same reason the commit index follows the leader's only up to
+the last verified entry (figure 2: "index of last new entry"). Every reply also says whether this
+copy does not count at all, because its loss would go unnoticed (`membership.py`).
 """
 
 from __future__ import annotations

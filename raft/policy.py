@@ -120,6 +120,23 @@ class Policy(ABC):
     def early_claim(self, peers: Peers) -> int:
         """The last entry that this leader and enough peers hold for it to survive the failure of
         any one of them; memory is enough."""
+        # Sends of class `memory` are answered by this index. The rule is that of commit, over
+        # received instead of durable indexes, and with the leader's end instead of its durable
+        # index. Every two quorums share a replica, so whoever is elected next either has the entry
+        # or was elected by a replica that has it and would have refused a shorter log: while the
+        # processes of a quorum live, the entry is in the log of every later leader. That is all it
+        # promises. Crashes of a minority cannot lose the entry; a power cut of a quorum before the
+        # next sync can, and its queue offset may then name another message. So the index only
+        # answers calls whose answer states the class, and nothing else may depend on it: delivery,
+        # digests and audit follow the commit index (I3, I5 and I6 do not cover what is above it).
+        #
+        # Three details make the promise true. Only entries of the leader's own term count, as for
+        # commit (§5.4.2; `Leader.advance_held`): an older entry that a quorum holds can still be
+        # replaced by a leader that never saw it. The peers' indexes are of what they wrote and
+        # verified against this leader (`follower.py`), not of what was sent to them. Provisional
+        # copies do not count (`reached`), because a directory that is lost and comes back empty
+        # would vote as if it had never held the entry. To count the leader's copy alone is the
+        # planted bug `early-ack-alone`.
         return self.reached(self._log.view.end_index, peers, _received)
 
     # Contact
@@ -287,6 +304,8 @@ class InSync(Policy):
 
     def early_claim(self, peers: Peers) -> int:
         """A master that acknowledges alone relies only on its own stable storage."""
+        # No other copy stands behind this answer (class `master`), so memory is not enough. The
+        # in-sync set is not asked: a master that is replaced before a slave has the entry loses it.
         return self._log.leader_claim() if self._config.ha.ack_async else super().early_claim(peers)
 
     # Contact

@@ -52,7 +52,7 @@ class DiskConformance:
         assert not disk.exists(missing)
         assert disk.listdir(missing) == []
 
-    def test_what_is_forgotten_reads_as_it_was_written(self, place: Place) -> None:
+    def test_forgotten_cache_pages_read_as_written(self, place: Place) -> None:
         """`forget` drops pages from the cache, and loses neither synced nor unsynced bytes."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
@@ -74,9 +74,7 @@ class DiskConformance:
         file.close()
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_pwrite_takes_every_buffer_and_nothing_else_moves(
-        self, place: Place, kind: type
-    ) -> None:
+    def test_pwrite_takes_every_buffer_at_its_offset_only(self, place: Place, kind: type) -> None:
         """A write changes exactly its bytes, also across page boundaries, and copies its
         argument."""
         disk, root = place
@@ -205,7 +203,7 @@ class DiskConformance:
             end()
             assert file.locked_bytes == 0
 
-    def test_open_again_sees_what_was_written(self, place: Place) -> None:
+    def test_reopened_file_has_the_written_bytes(self, place: Place) -> None:
         """Two handles of a file see the same content; closing one does not affect the other."""
         disk, root = place
         first = disk.create(f"{root}/a", 100, allocate=False)

@@ -299,7 +299,7 @@ def citations() -> Iterator[tuple[Path, str]]:
         yield from ((path, cited) for cited in CITATION.findall(text))
 
 
-def test_what_the_code_cites_is_defined() -> None:
+def test_citations_in_the_code_are_defined() -> None:
     """A citation of the architecture names one of its sections or invariants, and nothing cites a
     design that is not here."""
     sections = tuple(re.findall(r"^## (.*)$", ARCHITECTURE, re.M))

@@ -361,7 +361,7 @@ def test_the_frontend_sees_a_replica_through_ports() -> None:
         assert opened <= {"node.replica.ports"}, room
 
 
-def test_the_tables_name_what_is_there() -> None:
+def test_tables_of_the_rules_name_existing_modules() -> None:
     """A rule about a module that has moved would allow, or forbid, nothing."""
     named = [
         set(MAY_IMPORT),
@@ -704,7 +704,7 @@ def test_banned_calls_and_swallowed_errors() -> None:
     assert not complaints, "\n".join(complaints)
 
 
-def test_nothing_left_open() -> None:
+def test_sources_have_no_reminders_and_no_machine_paths() -> None:
     """No reminder of unfinished work lands, and no trace of the machine a line was written on."""
     words = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "XX" + "X ")
     for path in [*tracked("*.py"), *tracked("*.sh"), *tracked("*.md"), *tracked("Makefile")]:

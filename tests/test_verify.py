@@ -59,9 +59,7 @@ def session(where: Path, *options: str, **environ: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_a_second_run_goes_on_with_what_did_not_pass(
-    repository: Path, options: tuple[str, ...]
-) -> None:
+def test_second_run_repeats_only_unpassed_tests(repository: Path, options: tuple[str, ...]) -> None:
     status, told = session(repository, *options)
     assert (status, told) == (1, "1 failed, 2 passed, 1 skipped, 1 error")
     (repository / "mended").touch()

@@ -133,10 +133,10 @@ def count(
         frame = narrow_table(
             session, from_topic, range_options(time_range), ["keys", time_column], key_text
         )
-        found = messages_per_hour(frame, expression("--key", frame, key_text), time_column)
+        hourly = messages_per_hour(frame, expression("--key", frame, key_text), time_column)
         show(
             "count",
-            found,
+            hourly,
             ["-messages", "hour", "key"],
             limit,
             as_json,
@@ -181,9 +181,9 @@ def duplicates(
 
         needed = ["keys", "body", *PLACE]
         frame = narrow_table(session, from_topic, range_options(time_range), needed, key_text)
-        found = find(frame, expression("--key", frame, key_text))
+        rows = find(frame, expression("--key", frame, key_text))
         total = show(
-            "duplicates", found, ["-messages", "key"], limit, as_json, topic=from_topic.stored_topic
+            "duplicates", rows, ["-messages", "key"], limit, as_json, topic=from_topic.stored_topic
         )
     raise SystemExit(FOUND if total else 0)
 
@@ -319,7 +319,7 @@ def compare(
     other = other_cluster(other_context, other_endpoints)
     both, alone = topic_pairs(
         connection,
-        here=_here(connection),
+        context=_here(connection),
         topic=topic_name,
         namespace=namespace,
         other_topic=other_name,
@@ -331,9 +331,9 @@ def compare(
 
         for pair in both:
             left, right = (born_within(table(session, side, {}), time_range) for side in pair)
-            found = differences(left, right, expression("--key", left, key_text))
+            rows = differences(left, right, expression("--key", left, key_text))
             names = {"topic": pair[0].stored_topic, "with_topic": pair[1].stored_topic}
-            total += show("compare", found, ["key", "digest"], limit, as_json, **names)
+            total += show("compare", rows, ["key", "digest"], limit, as_json, **names)
     for name, side in alone:
         if as_json:
             render.print_json(
@@ -478,9 +478,9 @@ def _here(connection: Connection) -> contexts.Context:
 
 def _opened(connection: Connection, topic: str, namespace: str) -> Target:
     """The topic of a command, which exists. Raises Unreachable or Refused."""
-    found = target_in(_here(connection), namespace, topic)
-    check_exists(found, connection.timeout_s)
-    return found
+    target = target_in(_here(connection), namespace, topic)
+    check_exists(target, connection.timeout_s)
+    return target
 
 
 def _session(master: str) -> AbstractContextManager[SparkSession]:

@@ -53,7 +53,7 @@ def duplicates(frame: DataFrame, key: Column | None = None) -> DataFrame:
     ).where("key IS NOT NULL")
     # One message may list a key twice.
     rows = rows.dropDuplicates(["key", "place"]) if key is None else rows
-    found = rows.groupBy("key", "digest").agg(
+    counts = rows.groupBy("key", "digest").agg(
         F.count(F.lit(1)).alias("n"), F.min("place").alias("first"), F.max("place").alias("last")
     )
     sums = [
@@ -62,7 +62,7 @@ def duplicates(frame: DataFrame, key: Column | None = None) -> DataFrame:
         F.min("first").alias("first"),
         F.max("last").alias("last"),
     ]
-    return found.groupBy("key").agg(*sums).where("messages > 1")
+    return counts.groupBy("key").agg(*sums).where("messages > 1")
 
 
 def gaps(frame: DataFrame, number: Column, series: Column | None = None) -> DataFrame:
@@ -89,7 +89,7 @@ def gaps(frame: DataFrame, number: Column, series: Column | None = None) -> Data
     few = rows.where("before IS NULL OR behind IS NULL OR number - before > 1")
     across = Window.partitionBy("series").orderBy("number")
     few = few.withColumn("previous", F.coalesce("before", F.lag("number").over(across)))
-    found = few.where("number - previous > 1")
-    return found.selectExpr(
+    missing = few.where("number - previous > 1")
+    return missing.selectExpr(
         "series", "previous + 1 AS first", "number - 1 AS last", "number - previous - 1 AS missing"
     )

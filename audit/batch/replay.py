@@ -163,10 +163,10 @@ def _text(plan: Plan) -> str:
 def read_plan(path: Path) -> Plan:
     """Raises BadArgument."""
     try:
-        found = opened(json.loads(path.read_text(encoding="utf-8")), required=False)
-        version = found.pop("v")
+        fields = opened(json.loads(path.read_text(encoding="utf-8")), required=False)
+        version = fields.pop("v")
         if version == VERSION:
-            return Plan(**found)
+            return Plan(**fields)
     except BadChecksum as error:
         # A digit that flipped would leave messages out, or store them twice.
         raise BadArgument(
@@ -187,28 +187,28 @@ def read_plan(path: Path) -> Plan:
 def check_plan(plan: Plan, source: Opened, goal: Opened, now_ms: int) -> None:
     """Refuse a plan that is about other topics, or that could store messages twice. Raises
     Unreachable or Refused."""
-    for does, topic, cluster, here in (
+    for does, topic, cluster, side in (
         ("reads", plan.topic, plan.cluster, source),
         ("writes", plan.to_topic, plan.to_cluster, goal),
     ):
-        if (topic, cluster) != (here.target.stored_topic, here.locate().cluster_id):
-            what = (
+        if (topic, cluster) != (side.target.stored_topic, side.locate().cluster_id):
+            problem = (
                 f"the plan {does} topic {topic} of cluster {cluster}, and the command names"
                 " another one"
             )
             raise Refused(
                 Code.PRECONDITION_FAILED,
-                what,
+                problem,
                 "name the same topics and clusters, or make a new plan",
             )
     if not plan.done and now_ms - plan.created_ms > REMEMBERED_MS:
-        what = (
+        problem = (
             "the plan is more than six days old: the cluster may have forgotten which of its"
             " messages are stored"
         )
         raise Refused(
             Code.PRECONDITION_FAILED,
-            what,
+            problem,
             "compare the topics (ledgermq jobs compare), and make a new plan for the rest",
         )
     if not plan.done:
@@ -227,15 +227,15 @@ def _check_source(plan: Plan, source: Opened) -> None:
         if name is None or place not in ends:
             # Of a former version, or a queue that is gone, which ends the plan when it is read.
             continue
-        found = list(source.name_before(place, wanted)) if wanted <= ends[place] else None
-        if found != name:
+        names = list(source.name_before(place, wanted)) if wanted <= ends[place] else None
+        if names != name:
             where = f"queue {place.queue} of broker group {place.broker_group}"
-            what = (
+            problem = (
                 f"the plan ends {where} with a message that topic {plan.topic} does not have: it"
                 " was restored from an older state"
             )
             remedy = "compare the topics (ledgermq jobs compare), and make a new plan for the rest"
-            raise Refused(Code.PRECONDITION_FAILED, what, remedy)
+            raise Refused(Code.PRECONDITION_FAILED, problem, remedy)
 
 
 def range_options(plan: Plan, source: Opened) -> dict[str, str]:

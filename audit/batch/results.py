@@ -53,9 +53,9 @@ def _fail(text: str) -> NoReturn:
         ("Refused", ClusterError),
         ("BadArgument", BadArgument),
     ):
-        told = re.search(rf"{name}: (.+?); (.+)", text)
-        if told is not None:
-            raise kind(told[1], told[2])
+        match = re.search(rf"{name}: (.+?); (.+)", text)
+        if match is not None:
+            raise kind(match[1], match[2])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raise ClusterError(
         f"Spark failed: {lines[0] if lines else 'without a reason'}",
@@ -152,29 +152,29 @@ def expression(
 
 
 def show(
-    job: str, found: DataFrame, order: Sequence[str], limit: int, as_json: bool, **names: str
+    job: str, frame: DataFrame, order: Sequence[str], limit: int, as_json: bool, **names: str
 ) -> int:
     """Print the first rows, and return the number of all rows."""
     from pyspark.sql import functions as F
 
-    found = found.persist()
-    total = int(found.count())
+    frame = frame.persist()
+    total = int(frame.count())
     by = [
         F.desc_nulls_last(name[1:]) if name.startswith("-") else F.asc_nulls_last(name)
         for name in order
     ]
     lines = (
-        found.orderBy(*by)
+        frame.orderBy(*by)
         .limit(limit)
         .select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
         .collect()
     )
     rows = [json.loads(line[0]) for line in lines]
-    found.unpersist()
+    frame.unpersist()
     if as_json:
         render.print_json(job=job, **names, total=total, rows=rows)
         return total
-    columns = found.columns
+    columns = frame.columns
     title = f"{job} of {' and '.join(names.values())}: {total} rows" + (
         f", {limit} shown" if total > limit else ""
     )

@@ -75,7 +75,7 @@ def check_exists(target: Target, timeout_s: float) -> None:
 
 def topic_pairs(
     connection: Connection,
-    here: contexts.Context,
+    context: contexts.Context,
     topic: str | None,
     namespace: str,
     other_topic: str | None,
@@ -83,7 +83,7 @@ def topic_pairs(
 ) -> tuple[list[tuple[Target, Target]], list[tuple[str, str]]]:
     """The topics to compare, and the names of topics that only one cluster has, with the word for
     that cluster."""
-    there = other or here
+    second_context = other or context
     if topic is not None:
         if other is None and other_topic is None:
             raise BadArgument(
@@ -91,8 +91,8 @@ def topic_pairs(
                 "give --with-topic, --with-context or --with-endpoints",
             )
         pair = (
-            target_in(here, namespace, topic),
-            target_in(there, *name_of(other_topic or topic, namespace)),
+            target_in(context, namespace, topic),
+            target_in(second_context, *name_of(other_topic or topic, namespace)),
         )
         for target in pair:
             check_exists(target, connection.timeout_s)
@@ -108,10 +108,10 @@ def topic_pairs(
         other.endpoints, timeout_s=connection.timeout_s, credentials=credentials, **wire
     ) as second:
         mine, theirs = (
-            {found.name for found in Admin(one).topics()} for one in (connection, second)
+            {listed.name for listed in Admin(one).topics()} for one in (connection, second)
         )
     both = [
-        (target_in(here, *parse_stored(name)), target_in(there, *parse_stored(name)))
+        (target_in(context, *parse_stored(name)), target_in(second_context, *parse_stored(name)))
         for name in sorted(mine & theirs)
     ]
     return both, [(name, "this") for name in sorted(mine - theirs)] + [

@@ -380,7 +380,7 @@ def required_dispatch(replica: Replica) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
+class _Boundary:
     """An intact entry as a boundary: its file among the files with entries and by its base, its
     index, the number of intact entries before it in the file, and its offset."""
 
@@ -391,41 +391,43 @@ class _Spot:
     place: int
 
 
-def _begin(replica: Replica) -> _Spot:
+def _begin(replica: Replica) -> _Boundary:
     """The boundary before the first entry, whose file may be lost."""
-    return _Spot(0, replica.begin.pos, replica.begin.index - 1, -1, 0)
+    return _Boundary(0, replica.begin.pos, replica.begin.index - 1, -1, 0)
 
 
-def _end(replica: Replica) -> _Spot:
+def _end(replica: Replica) -> _Boundary:
     """The boundary behind the last entry."""
     at, last = len(replica.filled) - 1, replica.filled[-1]
-    return _Spot(at, last.base, replica.last_index + 1, last.sound, last.length)
+    return _Boundary(at, last.base, replica.last_index + 1, last.sound, last.length)
 
 
-def _after(replica: Replica, at: int, run: QueueRun | ProducerRun) -> _Spot:
+def _after(replica: Replica, at: int, run: QueueRun | ProducerRun) -> _Boundary:
     """The last entry of a run in a file."""
-    return _Spot(at, replica.filled[at].base, run.last_index, run.last_ordinal, run.last_at)
+    return _Boundary(at, replica.filled[at].base, run.last_index, run.last_ordinal, run.last_at)
 
 
-def _lost_between(replica: Replica, before: _Spot, after: _Spot) -> int:
+def _lost_between(replica: Replica, before: _Boundary, after: _Boundary) -> int:
     """The number of entries between two intact ones that are unreadable, missing or damaged."""
     inside = replica.filled[before.report : after.report]
     sound = sum(report.sound for report in inside) - before.ordinal - 1 + after.ordinal
     return after.index - before.index - 1 - sound
 
 
-def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]:
+def _between(replica: Replica, before: _Boundary, after: _Boundary) -> tuple[Place, ...]:
     """The parts of the log from one entry up to the header of another one. The first entry is
     included because its chain word may be damaged."""
     folder = replica.shown(f"{replica.log_folder}/data/")
-    found = [(report.file, 0, report.length) for report in replica.reports]
+    places_of_files = [(report.file, 0, report.length) for report in replica.reports]
     absent = [
         flaw
         for flaw in replica.flaws
         if flaw.rule == "file.missing" and flaw.file.startswith(folder)
     ]
-    found += [(flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent]
-    places = [(int(file.removeprefix(folder)), file, start, end) for file, start, end in found]
+    places_of_files += [(flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent]
+    places = [
+        (int(file.removeprefix(folder)), file, start, end) for file, start, end in places_of_files
+    ]
     return tuple(
         (
             file,
@@ -438,7 +440,7 @@ def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]
 
 
 def _explained(
-    replica: Replica, before: _Spot, after: _Spot, lacking: int, more: int = 0
+    replica: Replica, before: _Boundary, after: _Boundary, lacking: int, more: int = 0
 ) -> tuple[Place, ...]:
     """The parts of the log whose damaged entries explain why `lacking` numbers are missing; empty
     if too few entries are damaged there. `more`: readable entries whose numbers are unknown."""
@@ -451,13 +453,13 @@ def _explained(
 
 def _check_producers(replica: Replica) -> None:
     """Check the producers of all log files of a replica in sequence."""
-    last: dict[int, tuple[ProducerRun, _Spot]] = {}
+    last: dict[int, tuple[ProducerRun, _Boundary]] = {}
     unnumbered = [index for report in replica.filled for index in report.unnumbered]
     for at, report in enumerate(replica.filled):
         for run in report.producers:
-            here = _Spot(at, report.base, run.first_index, run.first_ordinal, run.first_at)
+            current = _Boundary(at, report.base, run.first_index, run.first_ordinal, run.first_at)
             if run.producer in last:
-                before, there = last[run.producer]
+                before, previous = last[run.producer]
                 step, fallen = (
                     run.first_sequence - before.last_sequence,
                     run.first_epoch < before.last_epoch,
@@ -466,8 +468,10 @@ def _check_producers(replica: Replica) -> None:
                     proof = wrong_step(
                         run.producer, before.last_sequence, run.first_sequence, fallen
                     )
-                    more = sum(there.index < index < here.index for index in unnumbered)
-                    measures = () if fallen else _explained(replica, there, here, step - 1, more)
+                    more = sum(previous.index < index < current.index for index in unnumbered)
+                    measures = (
+                        () if fallen else _explained(replica, previous, current, step - 1, more)
+                    )
                     place = report.file, run.first_at, run.first_at + HEADER_BYTES
                     replica.flaws.append(
                         _at("order.producer", place, proof, run.first_index, measures)
@@ -516,11 +520,12 @@ def check_queues(replica: Replica) -> None:
         )
         _check_files(replica, tail, size, first * unit, end * unit)
         if not index:
-            there = last.get(tail.folder, _begin(replica))
-            count, places = _of_lost(replica, tail, there, end)
+            previous = last.get(tail.folder, _begin(replica))
+            count, places = _units_of_lost_entries(replica, tail, previous, end)
             for place in _units(replica, tail.folder, end, end + count - 1):
                 proof = (
-                    f"the unit is written, the log has no entry for it behind entry {there.index}"
+                    "the unit is written, the log has no entry for it behind entry"
+                    f" {previous.index}"
                 )
                 replica.flaws.append(_at("queue.tail", place, proof, None, places))
             end += count
@@ -528,16 +533,16 @@ def check_queues(replica: Replica) -> None:
         replica.flaws += [] if flaw is None else [flaw]
 
 
-def _of_lost(
-    replica: Replica, tail: TailReport, there: _Spot, end: int
+def _units_of_lost_entries(
+    replica: Replica, tail: TailReport, previous: _Boundary, end: int
 ) -> tuple[int, tuple[Place, ...]]:
     """The number of units behind a queue's last readable message that belong to unreadable entries
     between it and the end of the log, at most as many as are unreadable there, and the parts of the
-    log where these are. `there`: that last message; `end`: the number of units up to it."""
+    log where these are. `previous`: that last message; `end`: the number of units up to it."""
     if not replica.filled:
         return 0, ()
     last = min(
-        -(-tail.used // QUEUE_UNIT_BYTES), end + _lost_between(replica, there, _end(replica))
+        -(-tail.used // QUEUE_UNIT_BYTES), end + _lost_between(replica, previous, _end(replica))
     )
     data = read_space(
         f"{replica.root}/{tail.folder}",
@@ -547,13 +552,13 @@ def _of_lost(
     )
     units = np.frombuffer(data, QUEUE_UNIT, len(data) // QUEUE_UNIT_BYTES)
     # Before the begin there is no message that has a unit of its own.
-    low = there.base + there.place + HEADER_BYTES + (there.ordinal >= 0)
+    low = previous.base + previous.place + HEADER_BYTES + (previous.ordinal >= 0)
     inside = (units["pos"] >= low) & (units["pos"] < replica.end_pos)
     # Units between them may not have been written.
     follows = np.logical_and.accumulate(inside | (units == np.zeros(1, QUEUE_UNIT)))
     rows = np.flatnonzero(inside & follows)
     count = int(rows[-1]) + 1 if len(rows) else 0
-    return count, _between(replica, there, _end(replica))
+    return count, _between(replica, previous, _end(replica))
 
 
 def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:
@@ -586,7 +591,7 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
     """The queue offsets of a queue continue from file to file, and begin at 0 or behind what was
     trimmed."""
     topic, queue = parts[0][1].topic, parts[0][1].queue
-    expected, there = 0, _begin(replica)
+    expected, previous = 0, _begin(replica)
     if replica.begin.index:
         low = replica.lows.get((topic, queue))
         expected = (
@@ -594,7 +599,7 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
         )
     for at, part in parts:
         report = replica.filled[at]
-        here = _Spot(at, report.base, part.first_index, part.first_ordinal, part.first_at)
+        current = _Boundary(at, report.base, part.first_index, part.first_ordinal, part.first_at)
         if may_begin(topic, part.first, expected):
             expected = part.first
         if part.first != expected:
@@ -606,9 +611,11 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
                 expected,
             )
             replica.flaws.append(
-                replace(flaw, measures=_explained(replica, there, here, part.first - expected))
+                replace(
+                    flaw, measures=_explained(replica, previous, current, part.first - expected)
+                )
             )
-        expected, there = part.last + 1, _after(replica, at, part)
+        expected, previous = part.last + 1, _after(replica, at, part)
 
 
 def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:

@@ -238,18 +238,18 @@ def _compare_confirmed(
     """For groups with appointed masters: the confirmed entry of the highest epoch and a replica
     that holds it, unless more replicas recorded another history."""
     points = [(min(one.known_commit, one.last_index), one) for one in members]
-    found = [
+    confirmed = [
         (header_at(one.task(f"{0:020d}"), index), index, one) for index, one in points if index >= 0
     ]
     ranked = sorted(
         (
             (header[1][3], index, -at)
-            for at, (header, index, _) in enumerate(found)
+            for at, (header, index, _) in enumerate(confirmed)
             if header is not None
         ),
         reverse=True,
     )
-    chosen = [(index, found[-at][2]) for _, index, at in ranked]
+    chosen = [(index, confirmed[-at][2]) for _, index, at in ranked]
     for index, reference in chosen:
         parted = [
             (one, words.parting(one, reference)[1]) for one in members if one is not reference
@@ -330,15 +330,15 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
 def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object] | None:
     """The record by which an operator forced a master that did not keep what a replica holds from
     `first` on. It is the second entry of its epoch."""
-    own, found = header_at(one.task(f"{0:020d}"), first), _read(reference, first + 1)
+    own, record = header_at(one.task(f"{0:020d}"), first), _read(reference, first + 1)
     if (
         own is None
-        or found is None
-        or found.body_crc != found.fields[7]
-        or found.chain not in (None, found.fields[6])
+        or record is None
+        or record.body_crc != record.fields[7]
+        or record.chain not in (None, record.fields[6])
     ):
         return None
-    topic, body = record_at(reference.task(f"{0:020d}"), found.pos, found.fields[1])
+    topic, body = record_at(reference.task(f"{0:020d}"), record.pos, record.fields[1])
     with contextlib.suppress(*NOT_JSON):
         value = json.loads(body) if topic == RAFT_TOPIC else None
         if isinstance(value, dict) and gives_up(value, first, own[1][3]):
@@ -361,10 +361,10 @@ class _Read:
 
 def _read(one: Replica, index: int) -> _Read | None:
     task = one.task(f"{0:020d}")
-    found = header_at(task, index)
-    if found is None:
+    header = header_at(task, index)
+    if header is None:
         return None
-    pos, fields = found
+    pos, fields = header
     data, unread = b"", ""
     try:
         with open_file(f"{one.log}/data/{pos - pos % one.sizes[0]:020d}") as file:
@@ -388,29 +388,29 @@ def _read(one: Replica, index: int) -> _Read | None:
 def _name_damage(one: Replica, other: Replica, index: int) -> bool:
     """Read one entry and recompute both CRCs; report a finding if they do not match the stored
     words, or it cannot be read."""
-    found = _read(one, index)
-    if found is None:
+    entry_read = _read(one, index)
+    if entry_read is None:
         return False
-    if found.unread:
-        _name(one, other, index, found, "file.read", proof=found.unread)
+    if entry_read.unread:
+        _name(one, other, index, entry_read, "file.read", proof=entry_read.unread)
         return True
-    stored, body = found.fields[6], found.fields[7]
-    if found.body_crc == body and found.chain in (None, stored):
+    stored, body = entry_read.fields[6], entry_read.fields[7]
+    if entry_read.body_crc == body and entry_read.chain in (None, stored):
         return False
     rule = (
         "entry.chain"
-        if found.body_crc == body
+        if entry_read.body_crc == body
         else "entry.body-crc"
-        if found.chain == stored
+        if entry_read.chain == stored
         else "entry.body"
     )
     _name(
         one,
         other,
         index,
-        found,
+        entry_read,
         rule,
-        proof=f"the chain CRC is {stored:08x}, recomputed {found.chain or 0:08x}",
+        proof=f"the chain CRC is {stored:08x}, recomputed {entry_read.chain or 0:08x}",
     )
     return True
 
@@ -418,9 +418,9 @@ def _name_damage(one: Replica, other: Replica, index: int) -> bool:
 def _name_broken(one: Replica, other: Replica, index: int) -> bool:
     """Report a finding if the next entry is intact but continues another chain word: this entry was
     then altered together with its word."""
-    found, following = _read(one, index), _read(one, index + 1)
+    entry_read, following = _read(one, index), _read(one, index + 1)
     if (
-        found is None
+        entry_read is None
         or following is None
         or following.body_crc != following.fields[7]
         or following.chain in (None, following.fields[6])
@@ -430,19 +430,21 @@ def _name_broken(one: Replica, other: Replica, index: int) -> bool:
         f"entry {index + 1} continues another chain CRC: it is {following.fields[6]:08x},"
         f" recomputed {following.chain or 0:08x}"
     )
-    _name(one, other, index, found, "entry.chain", proof=proof)
+    _name(one, other, index, entry_read, "entry.chain", proof=proof)
     return True
 
 
-def _name(one: Replica, other: Replica, index: int, found: _Read, rule: str, proof: str) -> None:
+def _name(
+    one: Replica, other: Replica, index: int, entry_read: _Read, rule: str, proof: str
+) -> None:
     """Report a flaw at the bytes of an entry that differ from another replica's, or at the whole
     entry."""
-    base = found.pos - found.pos % one.sizes[0]
-    start, end = found.pos - base, found.pos - base + len(found.data)
+    base = entry_read.pos - entry_read.pos % one.sizes[0]
+    start, end = entry_read.pos - base, entry_read.pos - base + len(entry_read.data)
     theirs = bytewise.read(f"{other.log}/data/{base:020d}", start, end)
     difference = (
-        bytewise.difference(found.data, theirs)
-        if theirs is not None and len(theirs) == len(found.data)
+        bytewise.difference(entry_read.data, theirs)
+        if theirs is not None and len(theirs) == len(entry_read.data)
         else None
     )
     if difference is not None:
@@ -490,9 +492,10 @@ def _contents(one: Replica, index: int) -> list[int]:
     """The content of the next entries, independent of their positions; −1 for those in other log
     files."""
     task = one.task(f"{0:020d}")
-    found = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
+    headers = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
     places = np.array(
-        [(pos, fields[1]) for pos, fields in (each for each in found if each is not None)], np.int64
+        [(pos, fields[1]) for pos, fields in (each for each in headers if each is not None)],
+        np.int64,
     )
     base = places[0, 0] - places[0, 0] % one.sizes[0]
     return bytewise.contents(f"{one.log}/data/{base:020d}", places[:, 0] - base, places[:, 1], 0)
@@ -515,11 +518,11 @@ def _note_commits(result: GroupResult) -> None:
         and result.compared < result.recorded
         and not result.missing
     ):
-        what = (
+        reason = (
             f"index {result.recorded} was recorded as committed, the index files of a majority lead"
             f" up to {result.compared}"
         )
-        result.reasons.append(f"group {result.group}: {what}; audit without --agreement")
+        result.reasons.append(f"group {result.group}: {reason}; audit without --agreement")
 
 
 def _is_index(snapshot: Mapping[str, object]) -> bool:

@@ -93,7 +93,7 @@ def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _P
     points = [(entry(one, _confirmed(one)), one) for one in members if _confirmed(one) >= 0]
     order = [
         one
-        for found, one in sorted(
+        for reach, one in sorted(
             points, key=lambda row: ((row[0] or (-1,))[0], _confirmed(row[1])), reverse=True
         )
     ]
@@ -226,11 +226,11 @@ def _leaders(one: Replica) -> Iterator[tuple[int, int, str, LogReport]]:
 
 def check_leaders(result: GroupResult) -> None:
     """A term, or epoch, begins with one record of one leader, wherever that record still exists."""
-    told: dict[int, Counter[tuple[int, str]]] = {}
+    leaders: dict[int, Counter[tuple[int, str]]] = {}
     for one in result.replicas:
         for index, term, leader, _ in _leaders(one):
-            told.setdefault(term, Counter())[index, leader] += 1
-    for term, records in told.items():
+            leaders.setdefault(term, Counter())[index, leader] += 1
+    for term, records in leaders.items():
         if len(records) < 2:
             continue
         ranked = records.most_common(2)

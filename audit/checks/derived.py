@@ -220,42 +220,40 @@ class QueueCheck:
         have the units that they must have."""
         return all(map(self._agrees, queues))
 
-    def _agrees(self, found: Queue) -> bool:
-        run = self._runs.get((found.topic, found.queue))
-        if run is not None and run.last + 1 != found.first:
+    def _agrees(self, part: Queue) -> bool:
+        run = self._runs.get((part.topic, part.queue))
+        if run is not None and run.last + 1 != part.first:
             return False
-        task, start = self._task, found.first * QUEUE_UNIT_BYTES
+        task, start = self._task, part.first * QUEUE_UNIT_BYTES
         if task.key:
             return True
-        folder = f"{task.root}/consumequeue/{found.topic.decode('utf-8', 'replace')}/{found.queue}"
+        folder = f"{task.root}/consumequeue/{part.topic.decode('utf-8', 'replace')}/{part.queue}"
         try:
             return (
-                read_space(folder, task.queue_file_bytes, start, start + len(found.units))
-                == found.units
+                read_space(folder, task.queue_file_bytes, start, start + len(part.units))
+                == part.units
             )
         except OSError:
             return False
 
-    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+    def add_window(self, clean: Clean, start: int, ordinal: int) -> None:
         """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
-        for found in clean.queues:
-            key = found.topic, found.queue
+        for part in clean.queues:
+            key = part.topic, part.queue
             run = self._runs.get(key)
             if run is None:
                 first = (
-                    clean.index + found.first_row,
-                    ordinal + found.first_row,
-                    start + found.first_at,
+                    clean.index + part.first_row,
+                    ordinal + part.first_row,
+                    start + part.first_at,
                 )
-                name = found.topic.decode("utf-8", "replace")
-                run = self._runs[key] = QueueRun(
-                    name, found.queue, found.first, found.last, 0, *first
-                )
-            run.last, run.count = found.last, run.count + found.count
+                name = part.topic.decode("utf-8", "replace")
+                run = self._runs[key] = QueueRun(name, part.queue, part.first, part.last, 0, *first)
+            run.last, run.count = part.last, run.count + part.count
             run.last_index, run.last_ordinal, run.last_at = (
-                clean.index + found.last_row,
-                ordinal + found.last_row,
-                start + found.last_at,
+                clean.index + part.last_row,
+                ordinal + part.last_row,
+                start + part.last_at,
             )
             if not self._task.key:
                 run.filed_offset, run.filed_index = run.last, run.last_index
@@ -391,12 +389,12 @@ def _add_runs(runs: list[list[int]], rows: I64, index: I64, offsets: I64) -> Non
         np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1) if len(rows) else []
     ):
         first, last = int(part[0]), int(part[-1])
-        found = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
+        added = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
         before = runs[-1] if runs else None
-        if before is not None and (before[1] + 1 == found[0] or len(runs) >= WAITING_MAX):
-            before[1], before[3] = found[1], found[3]
+        if before is not None and (before[1] + 1 == added[0] or len(runs) >= WAITING_MAX):
+            before[1], before[3] = added[1], added[3]
         else:
-            runs.append(found)
+            runs.append(added)
 
 
 def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, expected: int) -> Flaw:

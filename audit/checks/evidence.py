@@ -31,8 +31,8 @@ def is_int(value: dict[str, object], key: str) -> bool:
 
 def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
     """(term, end position, chain CRC) of an entry; None if it is damaged or missing."""
-    found = None if index in one.broken else locate(one, index)
-    return None if found is None else (found.term, found.pos + found.size, found.chain)
+    located = None if index in one.broken else locate(one, index)
+    return None if located is None else (located.term, located.pos + located.size, located.chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def locate(one: Replica, index: int) -> Located | None:
     )
     if report is None:
         return None
-    found = header_at(one.task(f"{report.base:020d}"), index)
-    if found is not None and report.base <= found[0] < report.base + one.sizes[0]:
-        pos, fields = found
+    header = header_at(one.task(f"{report.base:020d}"), index)
+    if header is not None and report.base <= header[0] < report.base + one.sizes[0]:
+        pos, fields = header
         return Located(report.base, pos, fields[1], fields[3], fields[6])
     for piece in Scan(one.task(f"{report.base:020d}")).columns():
         rows = np.flatnonzero(piece.index == index)
@@ -98,10 +98,10 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
                 f"the mark belongs to log {each.log_id}, the replica to {one.log_id}",
             )
     if older is not None and 0 <= older.index <= min(mark.index, one.last_index):
-        found = entry(one, older.index)
-        if found is not None and found != (older.term, older.end_pos, older.chain):
+        logged = entry(one, older.index)
+        if logged is not None and logged != (older.term, older.end_pos, older.chain):
             proof = (
-                f"the log says {_point(found)}, the older slot of the mark"
+                f"the log says {_point(logged)}, the older slot of the mark"
                 f" {_point((older.term, older.end_pos, older.chain))}"
             )
             one.flaw("mark.log", path, proof, index=older.index)
@@ -132,10 +132,10 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
             )
             one.flaw("mark.log", path, proof, start=0, end=SLOT_FILE_BYTES, index=mark.index)
     elif mark.index >= 0:
-        found = entry(one, mark.index)
-        if found is not None and found != (mark.term, mark.end_pos, mark.chain):
+        logged = entry(one, mark.index)
+        if logged is not None and logged != (mark.term, mark.end_pos, mark.chain):
             proof = (
-                f"the log says {_point(found)}, the mark"
+                f"the log says {_point(logged)}, the mark"
                 f" {_point((mark.term, mark.end_pos, mark.chain))}"
             )
             one.flaw("mark.log", path, proof, index=mark.index)
@@ -176,7 +176,7 @@ def check_point(one: Replica) -> None:
     point = one.point
     if point is None or point.index < 0:
         return
-    told = point.term, point.end_pos, point.chain
+    claimed = point.term, point.end_pos, point.chain
     if point.index > one.last_index:
         assert one.lost_end is not None
         file, start, end = one.lost_end
@@ -191,18 +191,18 @@ def check_point(one: Replica) -> None:
                 proof=proof,
             )
         )
-    elif (found := entry(one, point.index)) is not None and found != told:
+    elif (logged := entry(one, point.index)) is not None and logged != claimed:
         report = next(
             r for r in one.filled if r.last_index is not None and point.index <= r.last_index
         )
-        proof = f"the log says {_point(found)}, its node {_point(told)}"
+        proof = f"the log says {_point(logged)}, its node {_point(claimed)}"
         one.flaws.append(
             Flaw(
                 "marker.same",
                 report.file,
                 index=point.index,
                 byte_from=0,
-                byte_to=found[1] - report.base,
+                byte_to=logged[1] - report.base,
                 proof=proof,
             )
         )
@@ -238,12 +238,12 @@ def check_snapshot(one: Replica) -> None:
             Flaw("snapshot.log", *place, proof, torn=True, measures=() if lost is None else (lost,))
         )
     elif index >= 0:
-        found = entry(one, index)
-        if found is not None and found != (term, end_pos, chain):
+        logged = entry(one, index)
+        if logged is not None and logged != (term, end_pos, chain):
             one.flaw(
                 "snapshot.log",
                 path,
-                f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}",
+                f"the log says {_point(logged)}, the snapshot {_point((term, end_pos, chain))}",
                 index=index,
             )
         elif not one.lost_entries and not (one.state is not None and one.state.derived):
@@ -258,18 +258,18 @@ def check_snapshot(one: Replica) -> None:
 
 def check_state(one: Replica) -> None:
     """State derived from a log counts as far as the log is intact."""
-    found = one.state
-    if found is None:
+    derived = one.state
+    if derived is None:
         return
     reach = max(
         [
-            -1 if found.last_index is None else found.last_index,
-            *(flaw.index or 0 for flaw in found.flaws),
+            -1 if derived.last_index is None else derived.last_index,
+            *(flaw.index or 0 for flaw in derived.flaws),
         ]
     )
     broken = [index for index in one.broken if index <= reach]
     if not broken:
-        one.flaws += found.flaws
+        one.flaws += derived.flaws
         return
     one.state = StateReport("the log is damaged")
     measures = tuple(
@@ -279,7 +279,7 @@ def check_state(one: Replica) -> None:
     )
     one.flaws += [
         replace(flaw, index=reach if flaw.index is None else flaw.index, measures=measures)
-        for flaw in found.flaws
+        for flaw in derived.flaws
     ]
 
 
@@ -306,7 +306,7 @@ def _check_kept_units(one: Replica) -> None:
 
 def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
     """The snapshot's next offset of every queue counts its messages up to the applied index."""
-    told = {
+    claimed = {
         (topic, queue): offset
         for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
         for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
@@ -321,14 +321,14 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
                 for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
                     topic = piece.topics[int(piece.topic_of[at])].decode("utf-8", "replace")
                     wanted[topic, str(piece.queue[at])] = int(piece.queue_offset[at]) + 1
-    for key in sorted({*told, *wanted}):
-        if LITE in key[0] and key not in told:
+    for key in sorted({*claimed, *wanted}):
+        if LITE in key[0] and key not in claimed:
             # A lite topic vanishes when none of its messages is kept, even while the log still has
             # them.
             continue
-        if told.get(key, 0) != wanted.get(key, 0):
+        if claimed.get(key, 0) != wanted.get(key, 0):
             proof = (
-                f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says"
+                f"the next offset of {key[0]}/{key[1]} is {claimed.get(key)}, the log says"
                 f" {wanted.get(key, 0)}"
             )
             one.flaw("snapshot.queues", "state/snapshot", proof, index=applied)

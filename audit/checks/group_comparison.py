@@ -158,12 +158,13 @@ def _incarnations(
         and (other.vouched is not None or other.last_index <= 0)
     ):
         result.returned.add(other.name)
-        what = (
+        reason = (
             f"its directory {own} is not the one its peers met, and no membership record names"
             " it yet"
         )
         result.reasons.append(
-            f"group {result.group}: {other.name} has come back without its data: {what}; start the"
+            f"group {result.group}: {other.name} has come back without its data: {reason}; start"
+            " the"
             " cluster, let it catch up, audit again"
         )
         return
@@ -182,7 +183,7 @@ def _incarnations(
 def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
     """Directories that the log admitted after the one met first: of nodes that joined, or returned
     without their data."""
-    found: dict[str, set[str]] = {}
+    incarnations: dict[str, set[str]] = {}
     for one in replicas:
         texts = [body for report in one.reports for _, body in report.memberships]
         values = [one.snapshot.get("members")] if one.snapshot is not None else []
@@ -195,14 +196,14 @@ def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
             ):
                 for node, facts in members.items() if isinstance(members, dict) else ():
                     if isinstance(facts, dict) and isinstance(facts.get("incarnation"), str):
-                        found.setdefault(node, set()).add(facts["incarnation"])
-    return found
+                        incarnations.setdefault(node, set()).add(facts["incarnation"])
+    return incarnations
 
 
 def find_voters(result: GroupResult) -> None:
     """The members are those of the last membership record that most replicas hold; the first entry
     of every log is such a record."""
-    found: Counter[_Members] = Counter()
+    votes: Counter[_Members] = Counter()
     backed: Counter[_Members] = Counter()
     for one in result.replicas:
         records = [
@@ -215,10 +216,10 @@ def find_voters(result: GroupResult) -> None:
             one.snapshot.get("members") if one.begin.index and one.snapshot is not None else None
         )
         if records:
-            (backed if one.is_backup else found)[_members_of(max(records)[1])] += 1
+            (backed if one.is_backup else votes)[_members_of(max(records)[1])] += 1
         elif members:
             # The record itself was trimmed.
-            (backed if one.is_backup else found)[_members_in(members)] += 1
+            (backed if one.is_backup else votes)[_members_in(members)] += 1
         if (
             one.entries
             and not any(index == 0 for index, _ in records)
@@ -237,9 +238,9 @@ def find_voters(result: GroupResult) -> None:
                 )
             )
     # A backup may predate a membership change: it is used only if no replica has a record.
-    found = found or backed
-    if found:
-        present = _present(result, found)
+    votes = votes or backed
+    if votes:
+        present = _present(result, votes)
         result.former = _former(result, present)
         result.voters, result.learners, result.rule = present
         if not result.voters:
@@ -273,9 +274,10 @@ def find_voters(result: GroupResult) -> None:
         elif name in result.former:
             result.learners = (*result.learners, name)
             result.excused.add(name)
-            what = "was a member, and its replica was moved or removed"
+            reason = "was a member, and its replica was moved or removed"
             result.notes.append(
-                f"group {result.group}: {name} {what}: it was compared as far as it is, and counts"
+                f"group {result.group}: {name} {reason}: it was compared as far as it is, and"
+                " counts"
                 " for no majority"
             )
         else:
@@ -297,14 +299,14 @@ def _members_of(body: str) -> _Members:
         return (), (), MAJORITY
 
 
-def _present(result: GroupResult, found: Counter[_Members]) -> _Members:
+def _present(result: GroupResult, votes: Counter[_Members]) -> _Members:
     """What most replicas say; with appointed masters, the newest record that any replica holds,
     because a majority may lag."""
     ruled = [
         (index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)
     ]
     newest = max(ruled)[1] if ruled else ((), (), MAJORITY)
-    return newest if newest[2] != MAJORITY and newest[0] else found.most_common(1)[0][0]
+    return newest if newest[2] != MAJORITY and newest[0] else votes.most_common(1)[0][0]
 
 
 def _former(result: GroupResult, present: _Members) -> set[str]:
@@ -358,15 +360,15 @@ def _note_begins(result: GroupResult) -> None:
     begins = sorted({one.begin.index for one in result.replicas})
     if not begins or begins[-1] == 0:
         return
-    told = " and ".join(str(index) for index in begins)
+    span = " and ".join(str(index) for index in begins)
     result.notes.append(
         f"group {result.group}: older entries were trimmed, and that is recorded; the logs begin"
-        f" with entries {told}"
+        f" with entries {span}"
     )
     if any(one.begin.index and not one.lows_are_exact for one in result.replicas):
-        what = "a trim was decided that is not carried out everywhere yet"
+        reason = "a trim was decided that is not carried out everywhere yet"
         result.notes.append(
-            f"group {result.group}: {what}; where a queue begins was taken from the log there"
+            f"group {result.group}: {reason}; where a queue begins was taken from the log there"
         )
 
 
@@ -377,8 +379,8 @@ def _commits(result: GroupResult) -> None:
     for one in result.replicas:
         # A record that the log or the mark of its own directory refutes is a finding there, and no
         # evidence here.
-        told = [index for index in (one.commit, one.applied) if index is not None]
-        claims += [index for index in told if not (one.ends_whole and index > one.last_index)]
+        claimed = [index for index in (one.commit, one.applied) if index is not None]
+        claims += [index for index in claimed if not (one.ends_whole and index > one.last_index)]
     result.recorded = max((commit for commit in claims if commit >= 0), default=None)
     if result.recorded is None or result.missing or not result.voters:
         return

@@ -184,13 +184,13 @@ def entry_place(one: Replica, index: int) -> tuple[str, int, int]:
         (r for r in one.filled if r.last_index is not None and index <= r.last_index), None
     )
     if report is not None and report.first_index is not None and index >= report.first_index:
-        found = entry(one, index)
+        logged = entry(one, index)
         before = entry(one, index - 1) if index > report.first_index else None
-        if found is not None:
+        if logged is not None:
             return (
                 report.file,
                 0 if before is None else before[1] - report.base,
-                found[1] - report.base,
+                logged[1] - report.base,
             )
     if not one.filled:
         return one.shown(f"{one.log_folder}/data/{0:020d}"), 0, 0

@@ -119,9 +119,9 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             "file.read", shown, index=None, byte_from=0, byte_to=0, proof=f"{error.strerror}"
         )
         return
-    there = key_file_names(task.root)
+    key_files = key_file_names(task.root)
     if position is None:
-        if there and clean:
+        if key_files and clean:
             yield Flaw(
                 "keyindex.position",
                 shown,
@@ -175,8 +175,8 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     known = _believed(task) if None in lengths.values() else position
     still = {note.name for note in known.notes} if known is not None else set()
     for note in position.notes:
-        found = lengths[note.name]
-        if found is None:
+        status = lengths[note.name]
+        if status is None:
             if note.name in still:
                 yield Flaw(
                     "keyindex.missing",
@@ -186,10 +186,10 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
                     byte_to=note.file_bytes,
                     proof="the file is missing",
                 )
-        elif found.size != note.file_bytes:
+        elif status.size != note.file_bytes:
             # No byte of such a file counts.
-            bounds = 0, max(found.size, note.file_bytes)
-            proof = f"{found.size} bytes instead of {note.file_bytes}"
+            bounds = 0, max(status.size, note.file_bytes)
+            proof = f"{status.size} bytes instead of {note.file_bytes}"
             yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, proof)
     if clean:
         for folder in ("index", "state/bloom"):
@@ -397,8 +397,8 @@ class KeyFileCheck:
             return 0
         low, high = map(int, np.searchsorted(pos, [self.note.begin_pos, self.note.begin_pos + 1]))
         units = next(read_key_units(self.file, self.note), None)
-        here = 0 if units is None else int((units[1]["pos"] == self.note.begin_pos).sum())
-        return high - min(here, high - low)
+        units_held = 0 if units is None else int((units[1]["pos"] == self.note.begin_pos).sum())
+        return high - min(units_held, high - low)
 
     def _expect(self, hashes: I64, pos: I64, ms: I64, index: I64) -> None:
         """Check that the next units are these keys."""
@@ -443,7 +443,7 @@ class KeyFileCheck:
                 int(index[at]),
             )
 
-    def _misnamed(self, what: str, index: int) -> None:
+    def _misnamed(self, difference: str, index: int) -> None:
         shown = f"{self.task.group}/state/keyindex"
         size = size_of(f"{self.task.root}/state/keyindex")
         self.flaws.append(
@@ -453,7 +453,7 @@ class KeyFileCheck:
                 index=index,
                 byte_from=0,
                 byte_to=size,
-                proof=f"of {self.note.name} it says something else: {what}",
+                proof=f"of {self.note.name} it says something else: {difference}",
             )
         )
 

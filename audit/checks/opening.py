@@ -321,12 +321,12 @@ def _read_small_files(replica: Replica) -> None:
             )
         if replica.begin.chain is not None and not replica.begin.index:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
-    found = {
+    snapshots_read = {
         name: _json(replica, f"{replica.root}/{name}", "snapshot.json", name, None)
         for name in SNAPSHOTS_AS_READ
     }
     replica.snapshots = {
-        name: value for name, value in reversed(found.items()) if value is not None
+        name: value for name, value in reversed(snapshots_read.items()) if value is not None
     }
     replica.upgraded = len({str(value.get("v")) for value in replica.snapshots.values()}) > 1
     replica.snapshot = next(iter(replica.snapshots.values()), None)
@@ -393,12 +393,12 @@ def _check_begin(replica: Replica, path: str) -> None:
     begin = replica.begin
     own = {"pos": begin.pos, "term": begin.term, "chain": begin.chain}
     for name, value in own.items():
-        told = retained.get(f"begin_{name}")
-        if isinstance(told, int) and told != value:
+        claimed = retained.get(f"begin_{name}")
+        if isinstance(claimed, int) and claimed != value:
             replica.flaw(
                 "begin.snapshot",
                 path,
-                f"its {name} is {value}, the snapshot has {told} for the same begin",
+                f"its {name} is {value}, the snapshot has {claimed} for the same begin",
             )
 
 
@@ -406,19 +406,19 @@ def _find_begin(replica: Replica, path: str) -> None:
     """A trimmed log without an intact begin file: the snapshot also knows the begin, if the
     remaining files confirm it."""
     retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
-    told = (
+    fields = (
         {name: retained.get(f"begin_{name}") for name in KEYS} if isinstance(retained, dict) else {}
     )
-    found = read_begin({"v": 1, **told})
+    begin = read_begin({"v": 1, **fields})
     files = numbered_files(f"{replica.log}/data")
-    if found is None or not found.index or not files or files[0][0] != found.pos:
+    if begin is None or not begin.index or not files or files[0][0] != begin.pos:
         return
-    replica.begin = found
+    replica.begin = begin
     if not exists(f"{replica.root}/{path}"):
         replica.flaw(
             "begin.missing",
             path,
-            f"the log begins with entry {found.index}, as the snapshot knows, and no file says so",
+            f"the log begins with entry {begin.index}, as the snapshot knows, and no file says so",
         )
 
 

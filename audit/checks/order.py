@@ -74,36 +74,37 @@ class OrderCheck:
     def continues(self, producers: Sequence[Producer]) -> bool:
         """Whether the messages of a window that was checked elsewhere continue the sequence numbers
         so far."""
-        for found in producers:
-            run = self._runs.get(found.producer)
+        for run_found in producers:
+            run = self._runs.get(run_found.producer)
             if run is not None and (
-                run.last_sequence + 1 != found.first_sequence or run.last_epoch > found.first_epoch
+                run.last_sequence + 1 != run_found.first_sequence
+                or run.last_epoch > run_found.first_epoch
             ):
                 return False
         return True
 
-    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+    def add_window(self, clean: Clean, start: int, ordinal: int) -> None:
         """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
-        for found in clean.producers:
-            last = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
-            run = self._runs.get(found.producer)
+        for part in clean.producers:
+            last = clean.index + part.last_row, ordinal + part.last_row, start + part.last_at
+            run = self._runs.get(part.producer)
             if run is None:
                 first = (
-                    clean.index + found.first_row,
-                    ordinal + found.first_row,
-                    start + found.first_at,
+                    clean.index + part.first_row,
+                    ordinal + part.first_row,
+                    start + part.first_at,
                 )
-                self._runs[found.producer] = ProducerRun(
-                    found.producer,
-                    found.first_sequence,
-                    found.first_epoch,
+                self._runs[part.producer] = ProducerRun(
+                    part.producer,
+                    part.first_sequence,
+                    part.first_epoch,
                     *first,
-                    found.last_sequence,
-                    found.last_epoch,
+                    part.last_sequence,
+                    part.last_epoch,
                     *last,
                 )
             else:
-                run.last_sequence, run.last_epoch = found.last_sequence, found.last_epoch
+                run.last_sequence, run.last_epoch = part.last_sequence, part.last_epoch
                 run.last_index, run.last_ordinal, run.last_at = last
         for event in clean.groups:
             self._take_group(event, clean.index + event.row, start + event.at)

@@ -119,9 +119,9 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
 def _end(task: LogFile, report: LogReport, last: int) -> None:
     """The last entry of a file: found by its index unit, with the content of its header."""
     assert report.first_index is not None
-    found = header_at(task, last)
-    if found is not None and report.base <= found[0] < report.base + task.data_file_bytes:
-        pos, fields = found
+    header = header_at(task, last)
+    if header is not None and report.base <= header[0] < report.base + task.data_file_bytes:
+        pos, fields = header
         report.last_term, report.last_chain, report.end = (
             fields[3],
             fields[6],
@@ -197,11 +197,11 @@ def _elections_from(task: LogFile, first: int, last: int) -> int | None:
     an election record."""
     tail = None
     for index in range(last, max(first - 1, last - TAIL_MAX), -1):
-        found = header_at(task, index)
+        header = header_at(task, index)
         if (
-            found is None
-            or found[1][5] != 0
-            or record_at(task, found[0], found[1][1])[0] != RAFT_TOPIC
+            header is None
+            or header[1][5] != 0
+            or record_at(task, header[0], header[1][1])[0] != RAFT_TOPIC
         ):
             break
         tail = index

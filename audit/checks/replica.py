@@ -103,8 +103,8 @@ class Replica:
     def ordered_to(self) -> int:
         """Up to this position store times are known never to fall: no time epoch begins before
         it."""
-        told = self.snapshot or {}
-        return 0 if "time_epochs" in told else int(told.get("applied_end_pos", 0))
+        snapshot = self.snapshot or {}
+        return 0 if "time_epochs" in snapshot else int(snapshot.get("applied_end_pos", 0))
 
     @property
     def is_backup(self) -> bool:
@@ -303,8 +303,8 @@ class Replica:
             for run in report.queues
             if run.filed_index is not None
         ]
-        told = [self.commit, self.applied, None if self.point is None else self.point.index]
-        return max([-1, *(index for index in told if index is not None), *filed])
+        claimed = [self.commit, self.applied, None if self.point is None else self.point.index]
+        return max([-1, *(index for index in claimed if index is not None), *filed])
 
     @property
     def applied(self) -> int | None:

@@ -191,7 +191,7 @@ class Scan:
             limit = self.task.limit(report.length)
             walk = Walk(self.task, file, limit, self._kernel)
             for piece in walk.pieces(
-                window_bytes, take=None if self._kernel is None else self._take
+                window_bytes, take=None if self._kernel is None else self._scan_window
             ):
                 yield self._check(piece)
                 self._reach(
@@ -249,7 +249,7 @@ class Scan:
 
     # ------------------------------------------------------------------------------------------------- a window in order
 
-    def _take(self, window: bytes, start: int, joined: bool) -> Clean | None:
+    def _scan_window(self, window: bytes, start: int, joined: bool) -> Clean | None:
         """Let the kernel go over a window. If everything is in order, with what came before and
         with the derived files too, the report has then what `_check` would give it; otherwise
         nothing has changed."""
@@ -289,8 +289,8 @@ class Scan:
             report.first_size, report.prev_chain = clean.first_size, previous
             report.first_input, report.first_chain = clean.first_input.hex(), clean.first_chain
             report.first_store_ms = clean.first_store_ms
-        self._order.take(clean, start, report.sound)
-        self._queues.take(clean, start, report.sound)
+        self._order.add_window(clean, start, report.sound)
+        self._queues.add_window(clean, start, report.sound)
         report.entries += clean.count
         report.sound += clean.count
         report.last_index = report.last_intact_index = clean.index + clean.count - 1
@@ -452,16 +452,16 @@ class Scan:
                 self._jump(piece, at, int(index[at - 1]) + 1, int(index[at]))
         return index
 
-    def _jump(self, piece: Piece, at: int, expected: int, found: int) -> None:
-        rule = "entry.gap" if found > expected else "entry.repeat"
+    def _jump(self, piece: Piece, at: int, expected: int, actual: int) -> None:
+        rule = "entry.gap" if actual > expected else "entry.repeat"
         self._flaw(
             piece,
             at,
-            index=min(expected, found),
+            index=min(expected, actual),
             rule=rule,
             start=8,
             end=16,
-            proof=f"index {found} follows index {expected - 1}",
+            proof=f"index {actual} follows index {expected - 1}",
             torn=False,
         )
 

@@ -44,17 +44,17 @@ class Seal:
 def seals_of(result: GroupResult) -> dict[int, Seal]:
     """Seals by the position of the file: from the log up to the compared index, or else from a
     snapshot up to there. The first record counts."""
-    found: dict[int, Seal] = {}
+    seals: dict[int, Seal] = {}
     limit = -1 if result.compared is None else result.compared
     for value in _records(result, limit):
-        told = seal_in(value)
-        if told is not None:
-            base, seal = told
-            known = found.setdefault(base, seal)
+        parsed = seal_in(value)
+        if parsed is not None:
+            base, seal = parsed
+            known = seals.setdefault(base, seal)
             # Where a seal needs a root, one without it changes nothing, and is followed by another.
             if known.root is None and replace(known, root=seal.root, entries=seal.entries) == seal:
-                found[base] = seal
-    return found
+                seals[base] = seal
+    return seals
 
 
 def seal_in(value: Mapping[str, object]) -> tuple[int, Seal] | None:
@@ -110,9 +110,9 @@ def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
     yield from (json.loads(text) for text in map(_usual, by_file.values()) if text)
 
 
-def _usual(told: Counter[str]) -> str:
+def _usual(votes: Counter[str]) -> str:
     """The most frequent text; empty if two are equally frequent."""
-    ranked = told.most_common(2)
+    ranked = votes.most_common(2)
     return ranked[0][0] if len(ranked) == 1 or ranked[0][1] > ranked[1][1] else ""
 
 
@@ -136,10 +136,10 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
             # The log ends before the file was complete: a replica that lags, or a backup. Losses
             # are reported elsewhere.
             continue
-        found = report.first_index, report.last_index, report.base + report.end
-        if found != (seal.first, seal.last, seal.end):
+        actual = report.first_index, report.last_index, report.base + report.end
+        if actual != (seal.first, seal.last, seal.end):
             sealed = f"sealed with entries {seal.first} to {seal.last} up to position {seal.end}"
-            proof = f"{sealed}; here {found[0]} to {found[1]} up to {found[2]}"
+            proof = f"{sealed}; here {actual[0]} to {actual[1]} up to {actual[2]}"
             # If the file lacks entries, or some are unreadable, another finding names bytes between
             # both ends.
             ends = sorted((report.end, seal.end - report.base))
@@ -150,7 +150,7 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
             )
             places += (
                 [(report.file, report.last_at, ends[1])]
-                if found[2] != seal.end or report.last_index in report.damaged
+                if actual[2] != seal.end or report.last_index in report.damaged
                 else []
             )
             flaws.append(
@@ -177,7 +177,7 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     for report in one.filled:
         seal = seals.get(report.base)
         # A seal without a valid root says nothing of it.
-        told = (
+        sealed_values = (
             []
             if seal is None
             else [
@@ -185,12 +185,12 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
                 *([("roots", "the root ", seal.root)] if seal.root else []),
             ]
         )
-        for kind, what, sealed in told:
+        for kind, subject, sealed in sealed_values:
             of_files = noted.get(kind)
             own = of_files.get(str(report.base)) if isinstance(of_files, dict) else None
             if own is not None and own != sealed:
                 proof = (
-                    f"the node computed {what}{str(own)[:16]}…, sealed was {sealed[:16]}…; audit"
+                    f"the node computed {subject}{str(own)[:16]}…, sealed was {sealed[:16]}…; audit"
                     " without --agreement to see the bytes"
                 )
                 flaws.append(

@@ -36,7 +36,7 @@ Told = TypeVar("Told")
 def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]:
     """Replica → the position before which it noted that it had verified everything in this store,
     whatever address it reaches it by. Read them before the store is listed. Raises NodeLost."""
-    found = {}
+    positions = {}
     for one in replicas:
         try:
             value = read_sealed_json(f"{one.root}/{NOTE}")
@@ -49,8 +49,8 @@ def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]
             and (value.get("log_id"), url) == (one.log_id, access.url.rstrip("/"))
             and isinstance(value.get("verified_pos"), int)
         ):
-            found[one.name] = int(value["verified_pos"])
-    return found
+            positions[one.name] = int(value["verified_pos"])
+    return positions
 
 
 def check_store(
@@ -87,9 +87,9 @@ def check_store(
                 result, "stored.foreign", key=log.folder, index=None, start=0, end=size, proof=proof
             )
     for log in own:
-        found = StoredResult(place, log.log_id)
-        result.stored.append(found)
-        _check_log(result, log, reports, notes, clusters, found=found)
+        stored = StoredResult(place, log.log_id)
+        result.stored.append(stored)
+        _check_log(result, log, reports, notes, clusters, stored=stored)
     if not own:
         lost = max(notes.values(), default=0)
         if lost:
@@ -159,7 +159,7 @@ def _check_log(
     reports: Mapping[str, LogReport],
     notes: Mapping[str, int],
     clusters: set[str],
-    found: StoredResult,
+    stored: StoredResult,
 ) -> None:
     for key in log.damaged:
         _tell(
@@ -218,19 +218,19 @@ def _check_log(
     _check_order(result, log, notes)
     seals, digests = seals_of(result), _trimmed_digests(result)
     leaves = _leaves(result, log, seals)
-    there = {
+    later_seals = {
         seal[0]: seal[1]
         for file in reversed(log.files)
         for seal in _seals_in(reports.get(file.object))
     }
-    found.files = len(log.files)
+    stored.files = len(log.files)
     for file in log.files:
         report = reports.get(file.object)
         if report is None or any(flaw.rule == "file.read" for flaw in report.flaws):
-            found.unread.append((file.base, file.next_base))
+            stored.unread.append((file.base, file.next_base))
             continue
-        found.read.append((file.base, file.next_base))
-        found.entries += report.entries
+        stored.read.append((file.base, file.next_base))
+        stored.entries += report.entries
         if not _check_file(result, file, report):
             continue
         known = seals.get(file.base)
@@ -280,13 +280,13 @@ def _check_log(
                 proof=proof,
             )
         if recorded is not None or leaf is not None:
-            found.sealed.append((file.base, file.next_base))
-        elif file.base in there:
-            found.sealed_there.append((file.base, file.next_base))
-            if there[file.base].sha256 != file.sha256:
+            stored.sealed.append((file.base, file.next_base))
+        elif file.base in later_seals:
+            stored.sealed_there.append((file.base, file.next_base))
+            if later_seals[file.base].sha256 != file.sha256:
                 proof = (
                     f"the file has SHA-256 {file.sha256[:16]}…, a seal behind it in the store says"
-                    f" {there[file.base].sha256[:16]}…"
+                    f" {later_seals[file.base].sha256[:16]}…"
                 )
                 _tell(
                     result,
@@ -298,9 +298,9 @@ def _check_log(
                     proof=proof,
                 )
         else:
-            found.unsealed.append((file.base, file.next_base))
-        if not _compare_with_replicas(result, file, report, found):
-            found.alone.append((file.base, file.next_base))
+            stored.unsealed.append((file.base, file.next_base))
+        if not _compare_with_replicas(result, file, report, stored):
+            stored.alone.append((file.base, file.next_base))
     # What else is wrong with a record was so when a majority sealed it, and is the same on every
     # replica.
     named = {
@@ -309,32 +309,32 @@ def _check_log(
     readable = [
         file
         for file in log.files
-        if (file.base, file.next_base) in found.read and not named & {file.key, file.object}
+        if (file.base, file.next_base) in stored.read and not named & {file.key, file.object}
     ]
-    found.sound = [(log.task(file), reports[file.object]) for file in readable]
-    found.begins_with = log.begin_index
-    found.begin_index = log.files[0].first if log.files else None
-    found.last_index = log.files[-1].last if log.files else None
+    stored.sound = [(log.task(file), reports[file.object]) for file in readable]
+    stored.begins_with = log.begin_index
+    stored.begin_index = log.files[0].first if log.files else None
+    stored.last_index = log.files[-1].last if log.files else None
     reach = max(one.end_pos for one in result.replicas)
     low = min(one.begin.pos for one in result.replicas)
-    found.not_stored = list(
+    stored.not_stored = list(
         _missing_spans(low, reach, [(file.base, file.next_base) for file in log.files])
     )
     for spans in (
-        found.read,
-        found.sealed,
-        found.sealed_there,
-        found.unread,
-        found.unsealed,
-        found.alone,
-        found.not_stored,
+        stored.read,
+        stored.sealed,
+        stored.sealed_there,
+        stored.unread,
+        stored.unsealed,
+        stored.alone,
+        stored.not_stored,
     ):
         spans[:] = _joined(spans)
-    found.replicas = {name: _joined(spans) for name, spans in sorted(found.replicas.items())}
-    if found.unsealed:
-        told = spans_text(found.unsealed)
+    stored.replicas = {name: _joined(spans) for name, spans in sorted(stored.replicas.items())}
+    if stored.unsealed:
+        positions = spans_text(stored.unsealed)
         result.reasons.append(
-            f"group {result.group}: no seal is known of the stored positions {told}; audit the"
+            f"group {result.group}: no seal is known of the stored positions {positions}; audit the"
             " replicas up to their present end"
         )
 
@@ -521,8 +521,8 @@ def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
         start = min((flaw.byte_from for flaw in places), default=0)
         end = max((flaw.byte_to for flaw in places), default=report.length)
         index = next((flaw.index for flaw in places if flaw.index is not None), file.first)
-        told = f"; {places[0].rule}: {places[0].proof}" if places else ""
-        proof = f"SHA-256 {report.sha256[:16]}…, the manifest says {file.sha256[:16]}…{told}"
+        reason = f"; {places[0].rule}: {places[0].proof}" if places else ""
+        proof = f"SHA-256 {report.sha256[:16]}…, the manifest says {file.sha256[:16]}…{reason}"
         if ("stored.digest", file.object) not in known:
             _tell(
                 result,
@@ -607,7 +607,7 @@ def _trims(one: Replica, limit: int) -> Iterator[object]:
 
 def _digests_in(records: Iterable[object]) -> dict[int, str]:
     """By the base of the file. The first record counts."""
-    found: dict[int, str] = {}
+    digests: dict[int, str] = {}
     for record in records:
         files = record.get("files") if isinstance(record, dict) else None
         for pair in files if isinstance(files, list) else ():
@@ -617,17 +617,17 @@ def _digests_in(records: Iterable[object]) -> dict[int, str]:
                 and isinstance(pair[0], int)
                 and isinstance(pair[1], str)
             ):
-                found.setdefault(pair[0], pair[1])
-    return found
+                digests.setdefault(pair[0], pair[1])
+    return digests
 
 
 def _usual(votes: Mapping[int, Counter[Told]]) -> dict[int, Told]:
     """What most said of each file; nothing of one where two values are equally frequent."""
-    ranked = {base: told.most_common() for base, told in votes.items()}
+    ranked = {base: counts.most_common() for base, counts in votes.items()}
     return {
-        base: told[0][0]
-        for base, told in ranked.items()
-        if len(told) == 1 or told[0][1] > told[1][1]
+        base: counts[0][0]
+        for base, counts in ranked.items()
+        if len(counts) == 1 or counts[0][1] > counts[1][1]
     }
 
 
@@ -672,7 +672,7 @@ def _leaf(report: LogReport) -> bytes:
 
 
 def _compare_with_replicas(
-    result: GroupResult, file: Manifest, report: LogReport, found: StoredResult
+    result: GroupResult, file: Manifest, report: LogReport, stored: StoredResult
 ) -> bool:
     """Compare with the same file of every replica that has it whole. Returns whether there is
     one."""
@@ -690,7 +690,7 @@ def _compare_with_replicas(
         if own.last_intact_index >= result.divergent.get(one.name, one.held + 1):
             continue
         compared = True
-        found.replicas.setdefault(one.name, []).append((file.base, file.next_base))
+        stored.replicas.setdefault(one.name, []).append((file.base, file.next_base))
         theirs = own.first_index, own.last_index, own.last_chain, own.end
         if theirs != edges or (own.sha256 and own.sha256 != report.sha256):
             proof = (
@@ -743,9 +743,9 @@ def lines_of(stored: StoredResult) -> list[str]:
         if stored.begin_index is None
         else f"entries {stored.begin_index:,} to {stored.last_index:,}"
     )
-    told = [f"{stored.files:,} file{'s' * (stored.files != 1)}, {entries}"]
+    lines = [f"{stored.files:,} file{'s' * (stored.files != 1)}, {entries}"]
     if stored.read:
-        told.append(
+        lines.append(
             "read to the last byte, compared with the manifests, every entry verified: positions"
             f" {spans_text(stored.read)}"
         )
@@ -758,7 +758,10 @@ def lines_of(stored: StoredResult) -> list[str]:
         ("never compared with a replica, because none has it any more", stored.alone),
         ("not in the store, of what the replicas have", stored.not_stored),
     ]
-    return [*told, *(f"{what}: positions {spans_text(spans)}" for what, spans in parts if spans)]
+    return [
+        *lines,
+        *(f"{subject}: positions {spans_text(spans)}" for subject, spans in parts if spans),
+    ]
 
 
 def as_object(group: str, stored: StoredResult) -> dict[str, object]:

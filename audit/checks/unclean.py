@@ -34,10 +34,10 @@ def excuse(one: Replica, flaw: Flaw, compared: int | None, peers: Sequence[Repli
         honest = flaw.torn and (
             flaw.index is None or flaw.index > marked or _in_file_of_mark(one, flaw.index)
         )
-        what = (
+        explanation = (
             "index units of the log file that its synced mark stands in need not be on the disk yet"
         )
-        return f"the node was killed, and {what}" if honest else None
+        return f"the node was killed, and {explanation}" if honest else None
     if flaw.rule.startswith(QUEUE_PREFIX):
         applied = required_dispatch(one)
         honest = flaw.torn and (flaw.index is None or flaw.index > applied)
@@ -106,11 +106,11 @@ def _unwritten(one: Replica, flaw: Flaw, peers: Sequence[Replica]) -> bool:
         )
         if own is None or theirs is None or len(own) != len(theirs):
             return False
-        here, there = np.frombuffer(own, np.uint8), np.frombuffer(theirs, np.uint8)
-        places = np.flatnonzero(here != there)
+        own_bytes, peer_bytes = np.frombuffer(own, np.uint8), np.frombuffer(theirs, np.uint8)
+        places = np.flatnonzero(own_bytes != peer_bytes)
         sectors, first = np.unique((places + start) // SECTOR, return_index=True)
         if any(
-            here[low : (at + 1) * SECTOR - start].any()
+            own_bytes[low : (at + 1) * SECTOR - start].any()
             for at, low in zip(sectors.tolist(), places[first].tolist(), strict=True)
         ):
             return False

@@ -48,9 +48,11 @@ def settle(result: GroupResult) -> None:
 def covers(finding: Finding, flaw: Flaw) -> bool:
     """Whether a finding of the same replica covers all bytes of a flaw. A finding of another
     history covers everything behind it."""
-    there = finding.flaw
-    end = flaw.byte_to if there.rule.startswith(HISTORIES) else there.byte_to
-    return there.file == flaw.file and there.byte_from <= flaw.byte_from and flaw.byte_to <= end
+    covering = finding.flaw
+    end = flaw.byte_to if covering.rule.startswith(HISTORIES) else covering.byte_to
+    return (
+        covering.file == flaw.file and covering.byte_from <= flaw.byte_from and flaw.byte_to <= end
+    )
 
 
 def answers(finding: Finding, flaw: Flaw) -> bool:
@@ -76,15 +78,15 @@ def tell(result: GroupResult, finding: Finding) -> None:
     settled = (
         other for other in result.findings if other.fails and other.replica == finding.replica
     )
-    told = (
+    replacing = (
         next((other for other in settled if answers(other, finding.flaw)), None)
         if finding.flaw.measures
         else None
     )
-    if told is None:
+    if replacing is None:
         result.findings.append(finding)
     else:
-        result.folds.append((finding, told))
+        result.folds.append((finding, replacing))
 
 
 def tell_difference(
@@ -97,7 +99,7 @@ def tell_difference(
         for other in result.findings
         if other.fails and other.replica == one.name and other.flaw.file == finding.flaw.file
     ]
-    told: dict[int, list[int]] = {}
+    flaws_of: dict[int, list[int]] = {}
     open_bytes: list[int] = []
     name = finding.flaw.file.rpartition("/")[2]
     for start in range(0, end, bytewise.CHUNK):
@@ -115,13 +117,13 @@ def tell_difference(
             stop = end if other.flaw.rule.startswith(HISTORIES) else other.flaw.byte_to
             inside = (places >= other.flaw.byte_from) & (places < stop)
             if inside.any():
-                told.setdefault(number, []).extend(
+                flaws_of.setdefault(number, []).extend(
                     (int(places[inside][0]), int(places[inside][-1]))
                 )
                 places = places[~inside]
         if len(places):
             open_bytes += [int(places[0]), int(places[-1])]
-    for number, at in told.items():
+    for number, at in flaws_of.items():
         result.folds.append((_narrowed(finding, min(at), max(at) + 1), failing[number]))
     if open_bytes:
         proof = f"{finding.flaw.proof}; {peer.name} has other bytes here"
@@ -339,10 +341,10 @@ class _Settling:
     def _intact(self, flaw: Flaw) -> list[Replica]:
         """Replicas of the majority whose log file of the same name has no flaw at the place; for an
         entry, if there are none, those whose chain proves theirs."""
-        found = [other.replica for other in self._others if other.holds(flaw)]
-        if not found and flaw.rule in CHECKED:
-            found = [other.replica for other in self._others if other.holds(flaw, proven=True)]
-        return found
+        holders = [other.replica for other in self._others if other.holds(flaw)]
+        if not holders and flaw.rule in CHECKED:
+            holders = [other.replica for other in self._others if other.holds(flaw, proven=True)]
+        return holders
 
     def _is_apart(self, index: int) -> bool:
         return self._parted is not None and index >= self._parted
@@ -394,16 +396,16 @@ class _Settling:
 
     def _entry(self, peer: Replica, flaw: Flaw, index: int) -> Flaw | None:
         """The flaw at the whole of an entry, at its place on an intact peer."""
-        found = locate(peer, index)
-        if found is None:
+        place = locate(peer, index)
+        if place is None:
             return None
-        start = found.pos - found.base
+        start = place.pos - place.base
         return replace(
             flaw,
-            file=f"{self._data}{found.base:020d}",
+            file=f"{self._data}{place.base:020d}",
             index=index,
             byte_from=start,
-            byte_to=start + found.size,
+            byte_to=start + place.size,
         )
 
     def _difference(self, peer: Replica, flaw: Flaw) -> Flaw | None:
@@ -416,10 +418,10 @@ class _Settling:
         )
         if own is None or theirs is None or len(own) != len(theirs):
             return flaw
-        found = bytewise.difference(own, theirs)
-        if found is None:
+        bounds = bytewise.difference(own, theirs)
+        if bounds is None:
             return None
-        start, stop = found
+        start, stop = bounds
         proof = (
             f"{flaw.proof}; {own[start:stop][:16].hex()} here, {theirs[start:stop][:16].hex()} on"
             f" {peer.name}"

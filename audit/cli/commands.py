@@ -102,12 +102,12 @@ def node_directories(root: str) -> list[str]:
         for entry in sorted(os.scandir(place), key=lambda e: e.name)
         if entry.is_dir()
     ]
-    found = [place for place in places if os.path.isfile(f"{place}/node.json")]
-    if not found:
+    directories = [place for place in places if os.path.isfile(f"{place}/node.json")]
+    if not directories:
         raise click.UsageError(
             f"there is no node directory under {root}; mount the volumes of the nodes there"
         )
-    return found
+    return directories
 
 
 def with_workers(directory: str) -> list[str]:
@@ -284,7 +284,7 @@ def audit(
         try_directory(Path(findings))
     kept = client_files(receipts, acks, window) if receipts or acks else None
     seen = witness_check(witnesses)
-    there = store_access(
+    access = store_access(
         store,
         store_endpoint,
         store_region,
@@ -306,7 +306,7 @@ def audit(
                 clients=clients,
                 agreement=agreement,
                 witnesses=seen,
-                store=there,
+                store=access,
             )
         else:
             result = audit_running(
@@ -316,7 +316,7 @@ def audit(
                 deep=deep,
                 clients=clients,
                 witnesses=seen,
-                store=there,
+                store=access,
             )
     progress.close()
     # Print first, because the files written next may find the disk full.

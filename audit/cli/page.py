@@ -42,20 +42,20 @@ def as_html(audit: Audit) -> str:
 
 
 def _summary(audit: Audit) -> str:
-    told = []
+    sentences = []
     for group in audit.groups:
         compared = (
             "nothing was compared"
             if group.compared is None
             else f"all replicas compared up to index {group.compared:,}"
         )
-        told.append(
+        sentences.append(
             f"Broker group {escape(group.group)}"
             f" ({escape(', '.join(group.voters)) or 'voters unknown'}): {compared}."
         )
     if audit.clients is not None:
-        told += [escape(line) + "." for line in audit.clients.lines()]
-    return " ".join(told) or "No replica was found."
+        sentences += [escape(line) + "." for line in audit.clients.lines()]
+    return " ".join(sentences) or "No replica was found."
 
 
 def _list(lines: list[str]) -> str:
@@ -113,10 +113,10 @@ def _undecidable(audit: Audit) -> str:
     more = (
         [f"{len(places) - FINDINGS_MAX:,} more are not shown"] if len(places) > FINDINGS_MAX else []
     )
-    told = (
+    explanation = (
         "<p>No majority proves which bytes are right here; a repair leaves these places alone.</p>"
     )
-    return f"<h2>Undecidable</h2>{told}{_list([*places[:FINDINGS_MAX], *more])}"
+    return f"<h2>Undecidable</h2>{explanation}{_list([*places[:FINDINGS_MAX], *more])}"
 
 
 def _steps(audit: Audit) -> str:

@@ -31,30 +31,30 @@ def coverage(audit: Audit, replica: Replica) -> float | None:
 def state_of(replica: Replica) -> dict[str, object] | None:
     """Whether its snapshot was derived from its log: from which entries, or why not; None if that
     was not tried."""
-    found = replica.state
-    if found is None:
+    state = replica.state
+    if state is None:
         return None
-    first, last = (found.first_index, found.last_index) if found.derived else (None, None)
+    first, last = (state.first_index, state.last_index) if state.derived else (None, None)
     return {
-        "derived": found.derived,
+        "derived": state.derived,
         "first_index": first,
         "last_index": last,
-        "reason": found.reason or None,
+        "reason": state.reason or None,
     }
 
 
 def state_text(replica: Replica) -> str:
     """The same as text; "" if it was not tried."""
-    found = replica.state
-    if found is None:
+    state = replica.state
+    if state is None:
         return ""
     span = (
         "no entry"
-        if found.last_index is None
-        else f"entries {found.first_index} to {found.last_index}"
+        if state.last_index is None
+        else f"entries {state.first_index} to {state.last_index}"
     )
-    told = f"derived from {span}" if found.derived else "not derived"
-    return f"{told} ({found.reason})" if found.reason else told
+    derivation = f"derived from {span}" if state.derived else "not derived"
+    return f"{derivation} ({state.reason})" if state.reason else derivation
 
 
 def checked(audit: Audit, replica: Replica, *, exact: bool = True) -> list[str]:
@@ -76,19 +76,19 @@ def checked(audit: Audit, replica: Replica, *, exact: bool = True) -> list[str]:
             "state: not derived",
         ]
     unread = sum(flaw.rule == "file.read" for report in replica.reports for flaw in report.flaws)
-    told = [
+    lines = [
         f"{log}: every byte, both CRCs and the chain"
         + (f", but {unread:,} could not be read to the end" if unread else "")
     ]
     if replica.is_backup:
-        told.append("files of the backup: compared with its manifest")
+        lines.append("files of the backup: compared with its manifest")
     else:
         queues = sum(not tail.folder.startswith(replica.log_folder) for tail in replica.tails)
-        told.append(
+        lines.append(
             f"derived files: index, key index and {queues:,} consume queue{'s' * (queues != 1)}"
             " compared with the log"
         )
-    return [*told, f"state: {state_text(replica) or 'not derived'}"]
+    return [*lines, f"state: {state_text(replica) or 'not derived'}"]
 
 
 def scanned_by(audit: Audit) -> list[str]:
@@ -126,7 +126,7 @@ def as_json(audit: Audit) -> dict[str, object]:
         for group in audit.groups
         for one in group.replicas
     ]
-    told: dict[str, object] = {
+    value: dict[str, object] = {
         "v": 1,
         "verdict": audit.verdict,
         "reasons": audit.reasons,
@@ -135,16 +135,16 @@ def as_json(audit: Audit) -> dict[str, object]:
         "findings": [finding.as_json() for finding in audit.findings],
     }
     if audit.outlined:
-        told["bytes_verified"] = False
+        value["bytes_verified"] = False
     else:
-        told["scanned_by"] = scanned_by(audit)
+        value["scanned_by"] = scanned_by(audit)
     if audit.clients is not None:
-        told["clients"] = audit.clients.as_json()
+        value["clients"] = audit.clients.as_json()
     if audit.store is not None:
-        told["stored"] = [
+        value["stored"] = [
             as_object(group.group, stored) for group in audit.groups for stored in group.stored
         ]
-    return told
+    return value
 
 
 def for_repair(audit: Audit) -> dict[str, object]:
@@ -198,9 +198,9 @@ def as_text(audit: Audit, *, exact: bool = False) -> str:
                 f"  {one.name}: {verdict}  entries={one.entries} {size} coverage={covered}"
                 f" dir={one.directory}"
             )
-            lines += [f"    {told}" for told in checked(audit, one, exact=exact)]
+            lines += [f"    {line}" for line in checked(audit, one, exact=exact)]
         for stored in group.stored:
-            lines += [f"  store: {stored.place}", *(f"    {told}" for told in lines_of(stored))]
+            lines += [f"  store: {stored.place}", *(f"    {line}" for line in lines_of(stored))]
     lines += (
         []
         if audit.outlined or not audit.groups

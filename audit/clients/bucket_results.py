@@ -50,7 +50,7 @@ class Results:
 
     def count(
         self,
-        what: str,
+        result: str,
         groups: pa.Array,
         topics: pa.Array,
         store_ms: I64,
@@ -75,7 +75,7 @@ class Results:
                 .to_pylist()
             ):
                 row["n"] = row.pop("n_sum")
-                self.rows.append({"what": what, **row})
+                self.rows.append({"what": result, **row})
 
     def finding(
         self,
@@ -90,7 +90,7 @@ class Results:
     ) -> None:
         self._told[rule] = self._told.get(rule, 0) + 1
         if self._told[rule] <= LISTED:
-            told = {
+            fields = {
                 "broker_group": group,
                 "topic": topic,
                 "file": file,
@@ -98,7 +98,7 @@ class Results:
                 "index": index,
                 "n": n,
             }
-            self.rows.append({"what": rule, **told, "proof": proof})
+            self.rows.append({"what": rule, **fields, "proof": proof})
 
     def table(self) -> pa.Table:
         more = [
@@ -140,8 +140,8 @@ class Bucket:
 
 def numbers(column: pa.ChunkedArray) -> I64:
     """A column of numbers, −1 for null."""
-    found: I64 = pc.fill_null(column, -1).to_numpy().astype(np.int64)
-    return found
+    values: I64 = pc.fill_null(column, -1).to_numpy().astype(np.int64)
+    return values
 
 
 def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -231,20 +231,20 @@ def _contradictions(batch: pa.RecordBatch, numbers: Mapping[str, I64]) -> pa.Arr
 
 
 def _numbers(column: pa.Array) -> I64:
-    found: I64 = pc.fill_null(column, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    values: I64 = pc.fill_null(column, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return values
 
 
 def _flags(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.to_numpy(
+    values: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.to_numpy(
         zero_copy_only=False
     ).astype(np.bool_)
-    return found
+    return values
 
 
 def _tags(log_ids: pa.Array) -> I64:
     """The log tag (docs/format.md §4.5) of each log id."""
     coded = pc.fill_null(log_ids, "").dictionary_encode()
     tags = np.array([crc(text.encode()) for text in coded.dictionary.to_pylist()], np.int64)
-    found: I64 = tags[coded.indices.to_numpy(zero_copy_only=False)]
-    return found
+    values: I64 = tags[coded.indices.to_numpy(zero_copy_only=False)]
+    return values

@@ -84,7 +84,7 @@ class ClientFile:
 def find_files(kind: str, paths: Sequence[str]) -> list[str]:
     """The files that the user named: files, and directories of .parquet, .jsonl and .json. Raises
     BadFile."""
-    found: list[str] = []
+    files: list[str] = []
     for path in paths:
         if os.path.isdir(path):
             inside = [
@@ -96,10 +96,10 @@ def find_files(kind: str, paths: Sequence[str]) -> list[str]:
                 raise BadFile(
                     f"{path} holds no file of {kind}; give files that end in .parquet or .jsonl"
                 )
-            found += inside
+            files += inside
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            files.append(path)
+    return list(dict.fromkeys(files))
 
 
 def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[ClientFile]:

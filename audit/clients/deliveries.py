@@ -43,14 +43,14 @@ def judge_deliveries(
         fits &= (queue[open_] < 0) | (bucket.queue[places] == queue[open_])
         fits &= (offset[open_] < 0) | (bucket.offset[places] == offset[open_])
         at[open_[fits]] = places[fits]
-    found = at >= 0
-    where = np.where(found, bucket.store_ms[at] if len(bucket.store_ms) else 0, delivered)
+    is_stored = at >= 0
+    where = np.where(is_stored, bucket.store_ms[at] if len(bucket.store_ms) else 0, delivered)
     owner = pc.coalesce(groups, _owners(bucket, at))
-    results.count("delivered", owner, topics, where, found)
-    results.count("consumed", owner, topics, where, found & (acknowledged >= 0))
-    lost = ~found
-    for what, chosen in _deliveries_out_of_reach(rows, scopes):
-        results.count(what, owner, topics, where, chosen & lost)
+    results.count("delivered", owner, topics, where, is_stored)
+    results.count("consumed", owner, topics, where, is_stored & (acknowledged >= 0))
+    lost = ~is_stored
+    for result, chosen in _deliveries_out_of_reach(rows, scopes):
+        results.count(result, owner, topics, where, chosen & lost)
         lost &= ~chosen
     results.count("phantom", owner, topics, where, lost)
     for row in np.flatnonzero(lost).tolist():
@@ -96,9 +96,9 @@ def _deliveries_out_of_reach(
     foreign |= ~np.isin(named, ["", *scopes])
     texts = topics.to_numpy(zero_copy_only=False)
     for name, scope in scopes.items():
-        here = (named == name) | (named == "")
-        unreadable |= here & bool(scope.unreadable)
-        beyond |= here & (not scope.whole) & (delivered > scope.last_store_ms - CLOCKS_MS)
+        of_group = (named == name) | (named == "")
+        unreadable |= of_group & bool(scope.unreadable)
+        beyond |= of_group & (not scope.whole) & (delivered > scope.last_store_ms - CLOCKS_MS)
         if scope.begin:
             lows = [
                 scope.lows.get(topic, {}).get(str(number))
@@ -111,7 +111,7 @@ def _deliveries_out_of_reach(
                 ],
                 np.bool_,
             )
-            trimmed |= here & ((offset < 0) | (queue < 0) | below)
+            trimmed |= of_group & ((offset < 0) | (queue < 0) | below)
     return [
         ("foreign", foreign),
         ("trimmed", trimmed),
@@ -209,25 +209,25 @@ def _parts(rows: pa.Table, keys: list[str]) -> list[tuple[tuple[str, ...], pa.Ta
         if ordered.num_rows
         else []
     )
-    found = []
+    parts = []
     for begin, end in zip(edges, [*edges[1:], ordered.num_rows], strict=True):
         part = ordered.slice(begin, end - begin)
-        found.append((tuple(str(part.column(key)[0].as_py()) for key in keys), part))
-    return found
+        parts.append((tuple(str(part.column(key)[0].as_py()) for key in keys), part))
+    return parts
 
 
 def _tell_delivery(
     results: Results, rule: str, rows: pa.Table, row: int, index: int | None, proof: str
 ) -> None:
-    told = {
+    fields = {
         name: rows.column(name)[row].as_py() for name in ("broker_group", "topic", "file", "row")
     }
     results.finding(
         rule,
-        group=told["broker_group"],
-        topic=told["topic"],
-        file=told["file"],
-        row=told["row"],
+        group=fields["broker_group"],
+        topic=fields["topic"],
+        file=fields["file"],
+        row=fields["row"],
         index=index,
         n=1,
         proof=proof,

@@ -65,17 +65,17 @@ class Slice:
 def read_stored(piece: Slice, buckets: int) -> Iterator[pa.RecordBatch]:
     """The messages of a slice. Raises OSError."""
     with open_file(piece.task.path) as file:
-        for found in Walk(piece.task, file, piece.task.limit(file.size)).pieces():
-            batch = _messages(piece, found, buckets)
+        for run in Walk(piece.task, file, piece.task.limit(file.size)).pieces():
+            batch = _messages(piece, run, buckets)
             if batch is not None:
                 yield batch
 
 
-def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None:
-    count = found.count
-    rows, offsets, sizes = found.rows[:count], found.offsets[:count], found.sizes[:count]
+def _messages(piece: Slice, run: Piece, buckets: int) -> pa.RecordBatch | None:
+    count = run.count
+    rows, offsets, sizes = run.rows[:count], run.offsets[:count], run.sizes[:count]
     index = rows["index"].astype(np.int64)
-    parts = take_apart(found.window, offsets, sizes, rows)
+    parts = take_apart(run.window, offsets, sizes, rows)
     system = np.array([is_system(topic) for topic in parts.topics], np.bool_)
     keep = (
         parts.fits
@@ -87,9 +87,9 @@ def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None
     if not len(chosen):
         return None
     rows, ends = rows[chosen], (offsets + sizes)[chosen]
-    starts, lengths = _ids(found.window, parts.property_at[chosen], ends)
-    ids = texts(found.window, starts, lengths)
-    native = (rows["flag"] > 0) & native_ids(found.window, parts.property_at[chosen], ends)
+    starts, lengths = _ids(run.window, parts.property_at[chosen], ends)
+    ids = texts(run.window, starts, lengths)
+    native = (rows["flag"] > 0) & native_ids(run.window, parts.property_at[chosen], ends)
     names = pa.array([topic.decode("utf-8", "replace") for topic in parts.topics], pa.string())
     values = {
         "bucket": pa.array(buckets_of(ids, buckets)),

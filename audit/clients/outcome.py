@@ -102,22 +102,22 @@ class ClientResult:
     windows: list[dict[str, object]] = field(default_factory=list)
     """Rows of broker group, topic, start of the window in ms since 1970, and `COUNTS`."""
 
-    def total(self, what: str) -> int:
+    def total(self, count: str) -> int:
         """The number of messages counted under this name, over all windows."""
-        return sum(int(str(row[what])) for row in self.windows)
+        return sum(int(str(row[count])) for row in self.windows)
 
     def as_json(self) -> dict[str, object]:
         """Files, sums and the counts per window."""
         return {
             "files": self.files,
-            "messages": {what: self.total(what) for what in COUNTS},
+            "messages": {count: self.total(count) for count in COUNTS},
             "findings_not_listed": self.more,
             "windows": self.windows,
         }
 
     def lines(self) -> list[str]:
         """The sums as text lines."""
-        told = ", ".join(f"{self.total(what)} {what}" for what in COUNTS if self.total(what))
+        counts = ", ".join(f"{self.total(name)} {name}" for name in COUNTS if self.total(name))
         more = [
             f"clients: {count} more findings of rule {rule} are not listed"
             for rule, count in sorted(self.more.items())
@@ -125,7 +125,7 @@ class ClientResult:
         return [
             (
                 f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages:"
-                f" {told or 'none'}"
+                f" {counts or 'none'}"
             ),
             *more,
         ]
@@ -263,8 +263,8 @@ class _Gathered:
             result.windows.append(
                 {"broker_group": group, "topic": topic, "window_ms": window, **self._windows[key]}
             )
-        for what, why in OPEN.items():
-            count = result.total(what)
+        for name, why in OPEN.items():
+            count = result.total(name)
             if count:
                 result.reasons.append(f"{count} messages of clients {why}; they cannot be judged")
 
@@ -284,16 +284,16 @@ class _Gathered:
 
 def _joined(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """One finding per row and proof: the pieces of a receipt in several buckets are one finding."""
-    found: dict[tuple[object, object, str], dict[str, object]] = {}
+    groups: dict[tuple[object, object, str], dict[str, object]] = {}
     for row in rows:
         key = (row["file"], row["row"], str(row["proof"]).partition(": ")[2])
-        before = found.setdefault(key, {**row, "n": 0})
+        before = groups.setdefault(key, {**row, "n": 0})
         before["n"] = int(str(before["n"])) + int(str(row["n"]))
-    told = []
-    for row in found.values():
+    rows_of_rules = []
+    for row in groups.values():
         more = int(str(row["n"])) - 1
         proof = (
             f"{row['proof']}; and {more} more messages of this receipt" if more else row["proof"]
         )
-        told.append({**row, "proof": proof})
-    return told
+        rows_of_rules.append({**row, "proof": proof})
+    return rows_of_rules

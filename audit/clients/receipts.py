@@ -74,8 +74,8 @@ class Receipts:
 
     def number(self, name: str) -> I64:
         """A column of the receipts, for each message."""
-        found: I64 = self.numbers[name][self.of]
-        return found
+        values: I64 = self.numbers[name][self.of]
+        return values
 
 
 def judge_receipts(
@@ -92,38 +92,38 @@ def judge_receipts(
         places = bucket.order[begin[row] : begin[row] + number[row]]
         same = places[bucket.index[places] == receipts.index[row]]
         at[row] = same[0] if len(same) else places[0]
-    found = number > 0
+    known_code = number > 0
     claimed_ms = receipts.number("store_ms")
 
-    def tell(what: str, chosen: Flags, proof: str) -> None:
+    def tell(result: str, chosen: Flags, proof: str) -> None:
         """Make a finding for each receipt with such messages, and count the messages."""
         if chosen.any():
             results.count(
-                what.removeprefix("client."), receipts.groups, receipts.topics, claimed_ms, chosen
+                result.removeprefix("client."), receipts.groups, receipts.topics, claimed_ms, chosen
             )
-            _tell_receipts(receipts, results, what, chosen, proof)
+            _tell_receipts(receipts, results, result, chosen, proof)
 
     open_ = np.ones(len(receipts), np.bool_)
-    for what, chosen in _out_of_reach(receipts, scopes, found):
-        results.count(what, receipts.groups, receipts.topics, claimed_ms, chosen & open_)
+    for result, chosen in _out_of_reach(receipts, scopes, known_code):
+        results.count(result, receipts.groups, receipts.topics, claimed_ms, chosen & open_)
         open_ &= ~chosen
-    gone = open_ & ~found & ~receipts.durable
+    gone = open_ & ~known_code & ~receipts.durable
     results.count("memory", receipts.groups, receipts.topics, claimed_ms, gone & ~receipts.master)
     results.count("master", receipts.groups, receipts.topics, claimed_ms, gone & receipts.master)
     tell(
         "client.lost",
-        open_ & ~found & receipts.durable,
+        open_ & ~known_code & receipts.durable,
         "acknowledged as durable, but not stored up to the compared index",
     )
-    results.count("acknowledged", receipts.groups, receipts.topics, claimed_ms, open_ & found)
+    results.count("acknowledged", receipts.groups, receipts.topics, claimed_ms, open_ & known_code)
     tell("client.twice", open_ & (number > 1), "stored more than once")
-    sure = open_ & found & receipts.durable
+    sure = open_ & known_code & receipts.durable
     _tell_differences(bucket, receipts, at, sure, tell)
     _tell_order(bucket, receipts, at, sure, tell)
 
 
 def _out_of_reach(
-    receipts: Receipts, scopes: Mapping[str, Scope], found: Flags
+    receipts: Receipts, scopes: Mapping[str, Scope], known_code: Flags
 ) -> list[tuple[str, Flags]]:
     """Messages of receipts about entries that cannot be read, but do not count as missing."""
     groups = receipts.groups.dictionary_encode()
@@ -131,20 +131,20 @@ def _out_of_reach(
     foreign, trimmed, unreadable, beyond = (np.zeros(len(receipts), np.bool_) for _ in range(4))
     logs = one(receipts.pieces.column("log_id")).take(pa.array(receipts.of))
     for number, name in enumerate(groups.dictionary.to_pylist()):
-        here, scope = code == number, scopes.get(name)
+        of_code, scope = code == number, scopes.get(name)
         if scope is None:
-            foreign |= here
+            foreign |= of_code
             continue
         known = pc.is_in(logs, pa.array(scope.log_ids, pa.string())).to_numpy(zero_copy_only=False)
-        foreign |= here & ~known
-        trimmed |= here & (receipts.index < scope.begin)
-        unreadable |= here & _within(receipts.index, scope.unreadable)
-        beyond |= here & (receipts.index > scope.last) & (not scope.whole)
+        foreign |= of_code & ~known
+        trimmed |= of_code & (receipts.index < scope.begin)
+        unreadable |= of_code & _within(receipts.index, scope.unreadable)
+        beyond |= of_code & (receipts.index > scope.last) & (not scope.whole)
     return [
         ("foreign", foreign),
         ("trimmed", trimmed),
         ("unreadable", unreadable),
-        ("beyond", beyond & ~found),
+        ("beyond", beyond & ~known_code),
     ]
 
 
@@ -186,11 +186,11 @@ def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, 
             last & (bucket.chain[at] != receipts.number("chain_crc")),
         ),
     )
-    told = np.zeros(len(receipts), np.bool_)
+    reported = np.zeros(len(receipts), np.bool_)
     for proof, differs in checks:
-        tell("client.receipt", sure & differs & ~told[receipts.of], proof)
+        tell("client.receipt", sure & differs & ~reported[receipts.of], proof)
         hurt = np.unique(receipts.of[sure & differs])
-        told[hurt] = True
+        reported[hurt] = True
 
 
 def _ranges(receipts: Receipts, queues: I64) -> tuple[I64, I64]:

@@ -53,14 +53,14 @@ def to_json(scopes: Sequence[Scope]) -> str:
 
 def from_json(text: str) -> dict[str, Scope]:
     """Scopes by broker group."""
-    found = {}
+    scopes = {}
     for value in json.loads(text):
         for name in ("log_ids", "fifo", "broadcast"):
             value[name] = tuple(value[name])
         for name in ("resets", "unreadable"):
             value[name] = tuple((first, second) for first, second in value[name])
-        found[value["group"]] = Scope(**value)
-    return found
+        scopes[value["group"]] = Scope(**value)
+    return scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice], int]:
     ended = all(one.point is None for one in result.replicas)
     groups: dict[str, object] = {}
     for one in result.replicas:
-        told = one.snapshot.get("groups") if one.snapshot is not None else None
-        groups |= told if isinstance(told, dict) else {}
+        known_groups = one.snapshot.get("groups") if one.snapshot is not None else None
+        groups |= known_groups if isinstance(known_groups, dict) else {}
     scope = Scope(
         group=result.group,
         log_ids=tuple(_log_ids(result.replicas)),
@@ -151,14 +151,14 @@ def _chosen(result: GroupResult, last: int) -> list[_Place]:
         if stored.log_id in ids
         for task, report in stored.sound
     ]
-    found: dict[int, _Place] = {}
+    chosen: dict[int, _Place] = {}
     for place in places:
-        other = found.get(place.task.base)
+        other = chosen.get(place.task.base)
         if (place.report.first_index or 0) <= place.last and (
             other is None or place.worth > other.worth
         ):
-            found[place.task.base] = place
-    return [found[base] for base in sorted(found)]
+            chosen[place.task.base] = place
+    return [chosen[base] for base in sorted(chosen)]
 
 
 def _stored_part(
@@ -188,31 +188,33 @@ def _lows(result: GroupResult, chosen: Sequence[_Place]) -> dict[str, dict[str, 
     """The first kept offset of each queue: that of its first message in the chosen files, or, if
     none is left, the one in a snapshot."""
     owners = [place.owner for place in chosen if place.owner is not None] or result.replicas
-    found = {key: low.offset for one in owners[:1] for key, low in one.lows.items()}
+    offsets = {key: low.offset for one in owners[:1] for key, low in one.lows.items()}
     for run in (run for place in chosen for run in place.report.queues):
-        found[run.topic, run.queue] = min(run.first, found.get((run.topic, run.queue), run.first))
+        offsets[run.topic, run.queue] = min(
+            run.first, offsets.get((run.topic, run.queue), run.first)
+        )
     lows: dict[str, dict[str, int]] = {}
-    for (topic, queue), low in found.items():
+    for (topic, queue), low in offsets.items():
         lows.setdefault(topic, {})[str(queue)] = low
     return lows
 
 
 def _log_ids(replicas: Sequence[Replica]) -> list[str]:
-    found: dict[str, None] = {}
+    log_ids: dict[str, None] = {}
     for one in replicas:
         if one.log_id:
-            found[one.log_id] = None
-        found |= dict.fromkeys(former_logs(one.root))
-    return list(found)
+            log_ids[one.log_id] = None
+        log_ids |= dict.fromkeys(former_logs(one.root))
+    return list(log_ids)
 
 
 def _resets(report: LogReport) -> list[tuple[str, str]]:
-    found = []
+    resets = []
     for _, body in report.resets:
         try:
             value = json.loads(body)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append((str(value.get("g")), str(value.get("t"))))
-    return found
+            resets.append((str(value.get("g")), str(value.get("t"))))
+    return resets

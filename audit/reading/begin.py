@@ -93,7 +93,7 @@ class Low:
 def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
     """The minimums of a snapshot."""
     table = snapshot.get("minimums") if snapshot is not None else None
-    found = {}
+    queue_lows = {}
     for topic, queues in table.items() if isinstance(table, dict) else ():
         for queue, value in queues.items() if isinstance(queues, dict) else ():
             if (
@@ -102,10 +102,10 @@ def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
                 and len(value) == 2
                 and isinstance(value[0], int)
             ):
-                found[topic, int(queue)] = Low(
+                queue_lows[topic, int(queue)] = Low(
                     value[0], None if value[1] is None else _unit(value[1])
                 )
-    return found
+    return queue_lows
 
 
 def _unit(value: object) -> bytes:

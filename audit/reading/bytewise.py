@@ -52,15 +52,15 @@ def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
     """The content of entries, independent of their positions: CRCs of body, topic and properties of
     some entries from row `first` on."""
     start = HEADER_BYTES + RECORD_FIXED_BYTES
-    found = []
+    crcs = []
     for offset, size in zip(
         offsets[first : first + LOOK_AHEAD].tolist(),
         sizes[first : first + LOOK_AHEAD].tolist(),
         strict=True,
     ):
         data = read(path, offset + start, offset + size) if offset >= 0 else None
-        found.append(crc(data) if data else -1)
-    return found
+        crcs.append(crc(data) if data else -1)
+    return crcs
 
 
 def relation(own: list[int], theirs: list[int]) -> str:

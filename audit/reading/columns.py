@@ -142,15 +142,15 @@ def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
     """Whether property strings start with a native message id: `UNIQ_KEY`, 01, 34 upper-case
     hexadecimal digits, the first two 4C, 02."""
     data: U8 = np.frombuffer(window, np.uint8)
-    found = data[np.minimum(property_at[:, None] + np.arange(NATIVE_BYTES), len(data) - 1)]
-    begin, digits = found[:, : len(NATIVE_BEGIN)], found[:, len(NATIVE_BEGIN) : -1]
+    texts = data[np.minimum(property_at[:, None] + np.arange(NATIVE_BYTES), len(data) - 1)]
+    begin, digits = texts[:, : len(NATIVE_BEGIN)], texts[:, len(NATIVE_BEGIN) : -1]
     hexadecimal = ((digits >= ord("0")) & (digits <= ord("9"))) | (
         (digits >= ord("A")) & (digits <= ord("F"))
     )
     native: Flags = (
         (begin == np.frombuffer(NATIVE_BEGIN, np.uint8)).all(axis=1)
         & hexadecimal.all(axis=1)
-        & (found[:, -1] == 2)
+        & (texts[:, -1] == 2)
     )
     return native & (property_at + NATIVE_BYTES <= ends)
 
@@ -207,11 +207,11 @@ def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64
     second = padded[np.searchsorted(closes, starts)] + 1
     tag_at = np.full(len(starts), -1, np.int64)
     for candidates in (second, starts):
-        here = np.minimum(candidates, max(len(data) - len(TAGS), 0))
-        found = (candidates + len(TAGS) <= ends) & (here == candidates)
+        clipped = np.minimum(candidates, max(len(data) - len(TAGS), 0))
+        tagged = (candidates + len(TAGS) <= ends) & (clipped == candidates)
         for at, letter in enumerate(TAGS):
-            found &= data[here + at] == letter
-        tag_at = np.where(found, candidates + len(TAGS), tag_at)
+            tagged &= data[clipped + at] == letter
+        tag_at = np.where(tagged, candidates + len(TAGS), tag_at)
     for row in np.flatnonzero((tag_at < 0) & (second < ends)).tolist():
         tag_at[row] = _search_tag(window, int(starts[row]), int(ends[row]))
     lengths = np.minimum(padded[np.searchsorted(closes, np.maximum(tag_at, 0))], ends) - tag_at
@@ -222,11 +222,11 @@ def fire_time(properties: bytes) -> int:
     """The delivery time of a message on the timer topic, which its consume queue unit holds instead
     of a tags code: its last property, a number; -1 if it has none, which does not occur in an
     intact unit."""
-    _, found, value = properties.rpartition(FIRE_TIME)
+    _, separator, value = properties.rpartition(FIRE_TIME)
     digits = value[:-1]
     return (
         int(digits)
-        if found and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19
+        if separator and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19
         else -1
     )
 
@@ -240,10 +240,10 @@ def _search_tag(window: bytes, start: int, end: int) -> int:
 
 def _record_crcs(window: bytes, starts: I64, ends: I64) -> I64:
     view, checksum = memoryview(window), zlib.crc32
-    found = [
+    crcs = [
         checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
-    return np.array(found, np.int64) & 0x7FFFFFFF
+    return np.array(crcs, np.int64) & 0x7FFFFFFF
 
 
 def _is_name(topic: bytes) -> bool:

@@ -268,10 +268,10 @@ def read_slots(data: bytes, kind: tuple[bytes, struct.Struct]) -> list[Slot]:
                 Slot(number, "empty" if len(raw) == slot_bytes(kind) else "damaged", 0, ())
             )
             continue
-        found, version, sequence = _SLOT_HEAD.unpack_from(raw)
+        magic_word, version, sequence = _SLOT_HEAD.unpack_from(raw)
         fields = body.unpack_from(raw, _SLOT_HEAD.size)
         intact = (
-            found == magic
+            magic_word == magic
             and version == 1
             and int.from_bytes(raw[-4:], "big") == crc(raw[:-4])
             and _can_be(kind, fields)
@@ -334,8 +334,8 @@ older one is never ahead of the other."""
 
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None if the text has any other form."""
-    found = LOG_CHECKPOINT.fullmatch(raw)
-    if found is None:
+    match = LOG_CHECKPOINT.fullmatch(raw)
+    if match is None:
         return None
-    end_index, committed_index = found.groups()
+    end_index, committed_index = match.groups()
     return int(end_index), int(committed_index)

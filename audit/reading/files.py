@@ -143,18 +143,18 @@ def stat_of(path: str) -> Stat | None:
             None,
         )
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stat(found.st_size, found.st_mtime_ns, found.st_ino)
+    return Stat(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def size_of(path: str) -> int:
     """Raises OSError."""
-    found = stat_of(path)
-    if found is None:
+    status = stat_of(path)
+    if status is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return found.size
+    return status.size
 
 
 def exists(path: str) -> bool:

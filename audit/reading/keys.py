@@ -44,11 +44,11 @@ def keys_of(entries: Entries) -> Keys:
     rows = np.flatnonzero(entries.sound & ~control[entries.parts.topic_of])
     if not len(rows):
         return Keys(rows, rows)
-    found = find_properties(
+    properties = find_properties(
         entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows]
     )
-    data, id_owner, id_at, id_bytes = _ids(entries, rows, found)
-    lists = found.take(found.named(b"KEYS"))
+    data, id_owner, id_at, id_bytes = _ids(entries, rows, properties)
+    lists = properties.take(properties.named(b"KEYS"))
     number, piece_at, piece_bytes = split_at_spaces(data, lists.value_at, lists.value_bytes)
     owner = np.concatenate((id_owner, lists.owner[number]))
     at, lengths = np.concatenate((id_at, piece_at)), np.concatenate((id_bytes, piece_bytes))
@@ -61,10 +61,10 @@ def keys_of(entries: Entries) -> Keys:
     )
 
 
-def _ids(entries: Entries, rows: I64, found: Properties) -> tuple[U8, I64, I64, I64]:
+def _ids(entries: Entries, rows: I64, properties: Properties) -> tuple[U8, I64, I64, I64]:
     """The bytes that contain the ids that are keys; then owner, offset and length of each. A native
     message has the id of its stretch."""
-    ids = found.take(found.named(b"UNIQ_KEY"))
+    ids = properties.take(properties.named(b"UNIQ_KEY"))
     flags = entries.field("flag")[rows][ids.owner]
     begins, ends = (
         entries.parts.property_at[rows][ids.owner],
@@ -109,13 +109,13 @@ def _hashes(data: U8, at: I64, lengths: I64, topic_of: I64, topics: list[bytes])
     prefix = np.array([tags_code(topic + b"#") & 0xFFFFFFFF for topic in topics], np.uint32)[
         topic_of
     ]
-    found = (sums[last] - sums[first]) * up[np.maximum(last - 1, 0)] + prefix * up[lengths]
+    hashes = (sums[last] - sums[first]) * up[np.maximum(last - 1, 0)] + prefix * up[lengths]
     wide = np.zeros(len(text) + 1, np.int64)
     np.cumsum(text >= 0x80, out=wide[1:])
     for row in np.flatnonzero(wide[last] > wide[first]).tolist():
         key = text[int(first[row]) : int(last[row])].tobytes()
-        found[row] = tags_code.__wrapped__(topics[int(topic_of[row])] + b"#" + key) & 0xFFFFFFFF
-    signed = found.view(np.int32).astype(np.int64)
+        hashes[row] = tags_code.__wrapped__(topics[int(topic_of[row])] + b"#" + key) & 0xFFFFFFFF
+    signed = hashes.view(np.int32).astype(np.int64)
     return np.where(signed == -(1 << 31), 0, np.abs(signed))
 
 

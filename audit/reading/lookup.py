@@ -46,5 +46,5 @@ def header_at(task: LogFile, index: int) -> tuple[int, tuple[int, ...]] | None:
 
 def stored_chain(task: LogFile, index: int) -> int | None:
     """The chain CRC word of an entry, found through the index files."""
-    found = header_at(task, index)
-    return None if found is None else found[1][6]
+    header = header_at(task, index)
+    return None if header is None else header[1][6]

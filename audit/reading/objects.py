@@ -149,7 +149,7 @@ def read_keys(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
             parser.read_file(file)
-        found = {
+        fields = {
             name: parser["default"][key] for key, name in KEYS.items() if key in parser["default"]
         }
     except OSError as error:
@@ -159,28 +159,28 @@ def read_keys(path: str) -> dict[str, str]:
             f"the credentials file {path} has no section [default] in the format of AWS's shared"
             " credentials"
         ) from error
-    if not {"access_key_id", "secret_access_key"} <= found.keys():
+    if not {"access_key_id", "secret_access_key"} <= fields.keys():
         raise BadStore(
             f"the credentials file {path} lacks aws_access_key_id or aws_secret_access_key"
         )
-    return found
+    return fields
 
 
 def access_of(environment: Mapping[str, str]) -> StoreAccess | None:
     """The access that a parent process announced."""
-    found = {
+    fields = {
         name: environment[variable]
         for name, variable in ENVIRONMENT.items()
         if environment.get(variable)
     }
-    if "url" not in found:
+    if "url" not in fields:
         return None
     return StoreAccess(
-        found["url"],
-        found.get("endpoint", ""),
-        found.get("region", "us-east-1"),
-        found.get("credentials", ""),
-        ca=found.get("ca", ""),
+        fields["url"],
+        fields.get("endpoint", ""),
+        fields.get("region", "us-east-1"),
+        fields.get("credentials", ""),
+        ca=fields.get("ca", ""),
     )
 
 
@@ -239,10 +239,10 @@ def _asked(key: str, request: Callable[[Any], T]) -> T:
 def _said(error: Exception) -> str:
     """What the server answered: status, code and sentence; otherwise the first line of the
     library's error, without its inner state."""
-    told = str(error).split("Debug source:")[0]
-    said = [found[1].strip() for pattern in SAID if (found := pattern.search(told))]
-    status = [found[1]] if (found := STATUS.search(told)) else []
-    return (" ".join([*status, ": ".join(said)]) if said else " ".join(told.split()))[:TEXT_MAX]
+    text = str(error).split("Debug source:")[0]
+    parts = [match[1].strip() for pattern in SAID if (match := pattern.search(text))]
+    status = [match[1]] if (match := STATUS.search(text)) else []
+    return (" ".join([*status, ": ".join(parts)]) if parts else " ".join(text.split()))[:TEXT_MAX]
 
 
 def listing(folder: str = "") -> dict[str, int]:

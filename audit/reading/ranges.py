@@ -90,7 +90,7 @@ def needed(
     files = [task for task in tasks if place.meets(task.base, task.base + task.data_file_bytes - 1)]
     known: dict[int, First | None] = {}
 
-    def look(number: int) -> First | None:
+    def first_in(number: int) -> First | None:
         if number not in known:
             known[number] = first_of(files[number])
         return known[number]
@@ -98,13 +98,13 @@ def needed(
     low, high = 0, len(files)
     # Entries of one millisecond may be in two files.
     if index.low is not None:
-        low = max(low, _last(look, len(files), First(index.low, MS_MAX), False))
+        low = max(low, _last(first_in, len(files), First(index.low, MS_MAX), False))
     if ms.low is not None:
-        low = max(low, _last(look, len(files), First(INDEX_MAX, ms.low - 1), False))
+        low = max(low, _last(first_in, len(files), First(INDEX_MAX, ms.low - 1), False))
     if index.high is not None:
-        high = min(high, 1 + _last(look, len(files), First(index.high, MS_MAX), True))
+        high = min(high, 1 + _last(first_in, len(files), First(index.high, MS_MAX), True))
     if ms.high is not None:
-        high = min(high, 1 + _last(look, len(files), First(INDEX_MAX, ms.high), True))
+        high = min(high, 1 + _last(first_in, len(files), First(INDEX_MAX, ms.high), True))
     return [
         (task, _begin(task, index.low) if number == low else 0)
         for number, task in enumerate(files)
@@ -112,17 +112,17 @@ def needed(
     ]
 
 
-def _last(look: Callable[[int], First | None], count: int, bound: First, unknown: bool) -> int:
+def _last(first_in: Callable[[int], First | None], count: int, bound: First, unknown: bool) -> int:
     """The last file that does not begin behind the bound; 0 if all do. First entries ascend, so
     what holds for one file holds for all before it. For a file that cannot be read, without a
     readable one behind it, `unknown` is assumed."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        first, at = look(middle), middle
+        first, at = first_in(middle), middle
         while first is None and at + 1 < high:
             at += 1
-            first = look(at)
+            first = first_in(at)
         reached = first is not None and first.index <= bound.index and first.ms <= bound.ms
         if reached or ((first is None or at > middle) and unknown):
             low = middle + 1
@@ -133,6 +133,6 @@ def _last(look: Callable[[int], First | None], count: int, bound: First, unknown
 
 def _begin(task: LogFile, index: int | None) -> int:
     """The offset of the entry with this index, by the index files; 0 if they do not lead there."""
-    found = header_at(task, index) if index else None
-    inside = found is not None and task.base <= found[0] < task.base + task.data_file_bytes
-    return found[0] - task.base if found is not None and inside else 0
+    header = header_at(task, index) if index else None
+    inside = header is not None and task.base <= header[0] < task.base + task.data_file_bytes
+    return header[0] - task.base if header is not None and inside else 0

@@ -90,8 +90,8 @@ def access_of(environment: Mapping[str, str]) -> Access:
     access_key, secret_key = (
         environment.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET")
     )
-    found = {name: environment.get(variable, "") for name, variable in ENVIRONMENT.items()}
-    pems = {name: Path(path).read_bytes() for name, path in found.items() if path}
+    options = {name: environment.get(variable, "") for name, variable in ENVIRONMENT.items()}
+    pems = {name: Path(path).read_bytes() for name, path in options.items() if path}
     own = (
         (pems["certificate_key"], pems["certificate"])
         if {"certificate", "certificate_key"} <= pems.keys()
@@ -183,8 +183,8 @@ def _worth_another(error: grpc.RpcError) -> bool:
 def _lost(authority: str, error: grpc.RpcError) -> NodeLost:
     code = error.code() if isinstance(error, grpc.Call) else None
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        what = f"the node at {authority} runs a build that cannot be audited while it runs"
-        return NodeLost(authority, f"{what}; upgrade it, or audit its directory")
+        problem = f"the node at {authority} runs a build that cannot be audited while it runs"
+        return NodeLost(authority, f"{problem}; upgrade it, or audit its directory")
     return NodeLost(
         authority,
         f"the node at {authority} does not answer ({'UNKNOWN' if code is None else code.name})",
@@ -325,7 +325,7 @@ class RemoteFile:
         broke."""
         for left in reversed(range(TRIES)):
             try:
-                self._take(end)
+                self._receive(end)
                 return
             except NodeLost:
                 if not left:
@@ -334,7 +334,7 @@ class RemoteFile:
                 self._stop()
                 self._go_on()
 
-    def _take(self, end: int) -> None:
+    def _receive(self, end: int) -> None:
         while (at := self._begin + len(self._held)) < min(end, self._end):
             offset, _, data = next(self._pieces, (self._end, 0, b""))
             self._held += bytes(offset - at)

@@ -100,13 +100,13 @@ class StoredLog:
         """The entry with which it begins."""
         return self._begin("index", "first")
 
-    def _begin(self, told: str, listed: str) -> int:
+    def _begin(self, key: str, listed: str) -> int:
         """Total retention tells it; before total retention the log's description; without that, the
         first manifest."""
         if self.moved is not None:
-            return int(self.moved[told])
+            return int(self.moved[key])
         if self.about is not None:
-            return int(self.about["begin"][told])
+            return int(self.about["begin"][key])
         return int(getattr(self.files[0], listed)) if self.files else 0
 
     @property
@@ -133,9 +133,9 @@ class StoredLog:
     def names(self) -> Iterator[tuple[str, int, str]]:
         """(ending, base, digest or "") of every object named like a log file."""
         for key in self.objects:
-            found = _FILE.fullmatch(key.rpartition("/")[2])
-            if found is not None:
-                yield found[3], int(found[1]), found[2] or ""
+            match = _FILE.fullmatch(key.rpartition("/")[2])
+            if match is not None:
+                yield match[3], int(match[1]), match[2] or ""
 
     def moves(self, kind: str) -> list[int]:
         """The numbers of the objects that total retention wrote, ascending: positions of `begins`,
@@ -207,15 +207,15 @@ def _listed() -> list[StoredLog]:
         parts = key.split("/")
         if len(parts) == 3 or _MOVED.fullmatch("/".join(parts[2:])):
             folders.setdefault((parts[0], parts[1]), {})[key] = size
-    found = []
+    logs = []
     # A large log has a manifest for each GiB, and a request takes some milliseconds.
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (group, log_id), objects in folders.items():
             log = StoredLog(group, log_id, objects)
             if any(True for _ in log.names()) or f"{log.folder}/log.json" in objects:
                 _read(log, pool)
-                found.append(log)
-    return found
+                logs.append(log)
+    return logs
 
 
 def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:

@@ -30,15 +30,15 @@ class Definitions:
 
 def find_definitions() -> list[Definitions]:
     """Raises StoreLost."""
-    found = []
+    definitions = []
     for key, size in sorted(listing(DEFINITIONS).items()):
         if key.count("/") == 1 and key.endswith(".json"):
             try:
-                found.append(Definitions(key, size, _cluster_in(read_object(key))))
+                definitions.append(Definitions(key, size, _cluster_in(read_object(key))))
             except FileNotFoundError:
                 # It was removed since it was listed.
                 continue
-    return found
+    return definitions
 
 
 def _cluster_in(raw: bytes) -> str | None:

@@ -161,14 +161,14 @@ class Walk:
                 self.next_index, more = taken.index + taken.count, taken.more
                 start, joined = start + taken.stop, True
             else:
-                found = self._find(window, start)
-                total, more = len(found.offsets), found.more
+                run = self._find(window, start)
+                total, more = len(run.offsets), run.more
                 if more and total <= 1:
-                    size = max(2 * size, found.stop + found.needed + HEADER_BYTES)
+                    size = max(2 * size, run.stop + run.needed + HEADER_BYTES)
                     continue
                 if total:
-                    yield self._piece(window, start, found, total - more, joined)
-                    start, joined = start + (int(found.offsets[-1]) if more else found.stop), True
+                    yield self._piece(window, start, run, total - more, joined)
+                    start, joined = start + (int(run.offsets[-1]) if more else run.stop), True
             size = window_bytes
             if more:
                 continue
@@ -179,24 +179,24 @@ class Walk:
 
     def _find(self, window: bytes, start: int) -> Found:
         pos, room = self.task.base + start, self.length - start
-        found = (
+        columns = (
             None
             if self.kernel is None or not may_ask(pos, 0)
             else self.kernel.find(window, pos=pos, room=room)
         )
-        if found is None:
+        if columns is None:
             return find_entries(window, pos, room, self._units(window))
-        offsets, sizes = (np.frombuffer(column, np.int64) for column in found[:2])
-        return Found(offsets, sizes, *found[2:])
+        offsets, sizes = (np.frombuffer(column, np.int64) for column in columns[:2])
+        return Found(offsets, sizes, *columns[2:])
 
-    def _piece(self, window: bytes, start: int, found: Found, count: int, joined: bool) -> Piece:
-        rows = gather(window, found.offsets)
+    def _piece(self, window: bytes, start: int, run: Found, count: int, joined: bool) -> Piece:
+        rows = gather(window, run.offsets)
         self.next_index = int(rows["index"][count - 1]) + 1
         return Piece(
             window=window,
             start=start,
-            offsets=found.offsets,
-            sizes=found.sizes,
+            offsets=run.offsets,
+            sizes=run.sizes,
             rows=rows,
             count=count,
             joined=joined,

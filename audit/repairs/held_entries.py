@@ -123,13 +123,13 @@ def read_entries(replicas: Sequence[Replica], voters: Sequence[str], base: int) 
         np.full((len(sides), width), NONE, np.int64) for _ in range(6)
     )
     for row, side in enumerate(sides):
-        here = side.chain != NONE
-        places = side.index[here] - low
+        chained = side.chain != NONE
+        places = side.index[chained] - low
         columns = (side.chain, side.before, side.offset, side.size, side.term)
         for matrix, column in zip((chain, before, offset, size, term), columns, strict=True):
-            matrix[row, places] = column[here]
-        told = side.vote != NONE
-        vote[row, side.index[told] - low] = side.vote[told]
+            matrix[row, places] = column[chained]
+        voted = side.vote != NONE
+        vote[row, side.index[voted] - low] = side.vote[voted]
     agreed = _agreed(sides, voters, vote)
     last, word = _closing(sides, voters, low, chain, agreed)
     proven = _proven(
@@ -176,8 +176,8 @@ def _closing(
         index = HEADER.unpack(head)[2] - 1
         if index < highest:
             continue
-        there = 0 <= index - low < len(agreed)
-        words = {int(word) for word in chain[:, index - low] if word != NONE} if there else set()
+        inside = 0 <= index - low < len(agreed)
+        words = {int(word) for word in chain[:, index - low] if word != NONE} if inside else set()
         word = next((word for word in words if _continues(head, index, word)), None)
         if count > len(voters) // 2 or (word is not None and word == agreed[index - low]):
             return index, word
@@ -269,14 +269,14 @@ class _Copy:
         content and place in the chain."""
         data = self._chained(at)
         for other in others:
-            there = int(np.searchsorted(other.offset, self.offset[at]))
+            row = int(np.searchsorted(other.offset, self.offset[at]))
             if (
-                there < len(other.linked)
-                and other.linked[there]
-                and crc(data, int(other.before[there])) == int(other.word[there])
+                row < len(other.linked)
+                and other.linked[row]
+                and crc(data, int(other.before[row])) == int(other.word[row])
             ):
                 # The scan may have replaced a right index because the next entry's is damaged.
-                self.index[at], self.vote[at] = other.index[there], other.word[there]
+                self.index[at], self.vote[at] = other.index[row], other.word[row]
 
     def words_in_front_of(self, offset: int) -> Iterator[int]:
         """The chain CRC of the entry that ends at this offset, if there is one."""
@@ -311,8 +311,10 @@ class _Copy:
         except OSError:
             # Missing, or damaged: the next file has its own finding.
             return None
-        found = HEADER.unpack(head) if len(head) == HEADER_BYTES else None
-        return head if found is not None and (found[0], found[4]) == (ENTRY_MAGIC, base) else None
+        fields = HEADER.unpack(head) if len(head) == HEADER_BYTES else None
+        return (
+            head if fields is not None and (fields[0], fields[4]) == (ENTRY_MAGIC, base) else None
+        )
 
 
 def _is_content(flaw: Flaw) -> bool:
@@ -322,9 +324,9 @@ def _is_content(flaw: Flaw) -> bool:
 def _written(path: str, base: int, pieces: Sequence[Columns]) -> Flags:
     """Which headers have the expected bytes in the file itself; the scan accepts an index derived
     from neighbours, and a chain CRC that the next entry continues."""
-    found = [np.empty(0, np.bool_)]
+    equal = [np.empty(0, np.bool_)]
     if not pieces:
-        return found[0]
+        return equal[0]
     with open_file(path) as file:
         for piece in pieces:
             at = 0
@@ -343,9 +345,9 @@ def _written(path: str, base: int, pieces: Sequence[Columns]) -> Flags:
                     "body_size": piece.size[at:stop] - HEADER_BYTES,
                 }
                 same = [rows[name].astype(np.int64) == value for name, value in wanted.items()]
-                found.append(np.logical_and.reduce(same))
+                equal.append(np.logical_and.reduce(same))
                 at = stop
-    return np.concatenate(found)
+    return np.concatenate(equal)
 
 
 # ----------------------------------------------------------------------------------------------------------------- the chain

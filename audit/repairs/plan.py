@@ -94,11 +94,11 @@ class Moved(Exception):
 
 def make_plan(report: Report) -> Plan:
     """Make the plan for a report. Raises Moved, OSError."""
-    found = [one for directory in report.directories for one in find_replicas(directory)]
-    adopt(found)
+    replicas = [one for directory in report.directories for one in find_replicas(directory)]
+    adopt(replicas)
     groups = sorted({one.group for one in report.replicas})
     outcomes = [
-        _Group(name, report, [one for one in found if one.group == name]) for name in groups
+        _Group(name, report, [one for one in replicas if one.group == name]) for name in groups
     ]
     for outcome in outcomes:
         outcome.run()
@@ -137,10 +137,13 @@ class _Case:
 
     def why(self, base: int) -> str:
         about = [
-            told for told in self.findings if told.file.endswith(f"/data/{base:020d}")
+            finding for finding in self.findings if finding.file.endswith(f"/data/{base:020d}")
         ] or self.findings
-        said = [f"{told.rule} at bytes {told.byte_from}-{told.byte_to}" for told in about[:3]]
-        return "; ".join([*said, f"and {len(about) - 3} more"] if len(about) > 3 else said)
+        texts = [
+            f"{finding.rule} at bytes {finding.byte_from}-{finding.byte_to}"
+            for finding in about[:3]
+        ]
+        return "; ".join([*texts, f"and {len(about) - 3} more"] if len(about) > 3 else texts)
 
 
 class _Group:
@@ -162,12 +165,12 @@ class _Group:
         for case in self._cases():
             if exists(f"{case.replica.directory}/{BACKUP_FILE}"):
                 self.remaining += [
-                    Left(told.replica, told.group, told.file, f"{told.rule}: {BACKUP}")
-                    for told in case.findings
+                    Left(finding.replica, finding.group, finding.file, f"{finding.rule}: {BACKUP}")
+                    for finding in case.findings
                 ]
                 continue
-            for told in case.findings:
-                self._sort(case, told)
+            for finding in case.findings:
+                self._sort(case, finding)
             case.bases.update(_broken_bases(case.replica))
             log_id, incarnation = case.audited.log_id, case.audited.incarnation
             if log_id is None or incarnation is None:
@@ -195,45 +198,45 @@ class _Group:
                     f"{audited.directory} is not the replica {audited.replica} of broker group {self._name} that was audited"
                 )
             findings = [
-                told
-                for told in self._report.findings
-                if (told.group, told.replica) == (self._name, audited.replica)
+                finding
+                for finding in self._report.findings
+                if (finding.group, finding.replica) == (self._name, audited.replica)
             ]
             if findings:
                 yield _Case(replica, audited, findings)
 
     # What a finding asks for
 
-    def _sort(self, case: _Case, told: Told) -> None:
-        one, path = case.replica, told.file.removeprefix(f"{self._name}/")
+    def _sort(self, case: _Case, finding: Told) -> None:
+        one, path = case.replica, finding.file.removeprefix(f"{self._name}/")
         data = f"{one.log_folder}/data/"
-        if told.rule in LOG_RULES:
+        if finding.rule in LOG_RULES:
             case.bases.update(self._bases_of_end(one))
-        elif path.startswith(data) and told.rule != "file.name":
+        elif path.startswith(data) and finding.rule != "file.name":
             base = int(path.removeprefix(data))
             case.bases.add(base)
-            if told.rule == "seal.noted":
+            if finding.rule == "seal.noted":
                 # Either the note or the file may be wrong.
                 case.derived[DIGESTS] = None
-            if told.rule in HISTORIES:
+            if finding.rule in HISTORIES:
                 case.others_from = base if case.others_from is None else min(base, case.others_from)
-        elif case.remote and told.rule in UNIT_BYTES and told.index is not None:
-            case.running.append(told)
+        elif case.remote and finding.rule in UNIT_BYTES and finding.index is not None:
+            case.running.append(finding)
         elif path.startswith((*DERIVED, f"{one.log_folder}/index/")) or path in (
             "checkpoint",
             f"{one.log_folder}/checkpoint",
         ):
             case.derived[path] = None
         elif one.mark is not None and (
-            told.rule in SLOT_RULES
-            or (path == f"{one.log_folder}/syncedmark" and told.rule == "file.length")
+            finding.rule in SLOT_RULES
+            or (path == f"{one.log_folder}/syncedmark" and finding.rule == "file.length")
         ):
             case.slots = True
-        elif told.rule == "hardstate.fill" or (
-            path == f"{one.log_folder}/hardstate" and _is_behind_slots(told)
+        elif finding.rule == "hardstate.fill" or (
+            path == f"{one.log_folder}/hardstate" and _is_behind_slots(finding)
         ):
             case.hard_state_fill = True
-        elif told.rule in BEGIN_RULES and (begin := self._begin_of(one)) is not None:
+        elif finding.rule in BEGIN_RULES and (begin := self._begin_of(one)) is not None:
             case.begin = begin
         else:
             name = path.rpartition("/")[2]
@@ -241,7 +244,9 @@ class _Group:
                 name,
                 "the log has no file of this name: look at it, and move it away if it does not belong there",
             )
-            self.remaining.append(Left(one.name, self._name, told.file, f"{told.rule}: {why}"))
+            self.remaining.append(
+                Left(one.name, self._name, finding.file, f"{finding.rule}: {why}")
+            )
             case.stuck = True
 
     def _begin_of(self, one: Replica) -> BeginRepair | None:
@@ -251,8 +256,8 @@ class _Group:
         if begin.chain is None or not begin.index:
             return None
         entries = read_entries(self._members(one), self._voters, begin.pos)
-        told = entries.before[:, :1][entries.chain[:, :1] == entries.proven[:1]]
-        if entries.low != begin.index or begin.chain not in told:
+        chains = entries.before[:, :1][entries.chain[:, :1] == entries.proven[:1]]
+        if entries.low != begin.index or begin.chain not in chains:
             return None
         return BeginRepair(begin.index, begin.pos, begin.term, begin.chain)
 
@@ -263,8 +268,8 @@ class _Group:
             return set()
         size = one.sizes[0]
         needed = range(one.begin.pos, one.mark.end_pos, size)
-        there = [base for base in needed if exists(one.task(f"{base:020d}").path)]
-        return {base for base in needed if base not in there} | set(there[-1:])
+        present = [base for base in needed if exists(one.task(f"{base:020d}").path)]
+        return {base for base in needed if base not in present} | set(present[-1:])
 
     # Stopped nodes
 
@@ -345,7 +350,7 @@ class _Group:
                     files.append(emptied(entries, wanted))
                     continue
                 repair, last = splice(entries, wanted)
-                there = is_there(repair, wanted)
+                in_place = is_there(repair, wanted)
             except Undecided as reason:
                 case.stuck = failed = True
                 self.undecided.append(self._left(case, base, str(reason)))
@@ -355,7 +360,7 @@ class _Group:
                 self.remaining.append(self._left(case, base, str(error)))
                 continue
             end = last
-            if not there:
+            if not in_place:
                 files.append(repair)
             elif not replaced and entries.sides[entries.row_of(case.replica)].miswritten:
                 self.remaining.append(
@@ -434,10 +439,12 @@ class _Group:
             return None
         marked = -1 if one.mark is None else one.mark.index
         others = HISTORIES | {"commit.lost"}
-        about = [told for told in self._report.findings if told.group == self._name]
+        about = [finding for finding in self._report.findings if finding.group == self._name]
         # The state of another history is not valid for any other replica.
         hurt = {
-            told.replica for told in about if "/state/snapshot" in told.file or told.rule in others
+            finding.replica
+            for finding in about
+            if "/state/snapshot" in finding.file or finding.rule in others
         }
         for other in self._replicas:
             applied = other.snapshot.get("applied_index") if other.snapshot is not None else None
@@ -448,8 +455,11 @@ class _Group:
                 return path
         for path in [path for path in case.derived if path.startswith("state/snapshot")]:
             del case.derived[path]
-        what = f"its log begins with entry {one.begin.index}, and no replica has a snapshot that fits it"
-        self.undecided.append(Left(one.name, self._name, f"{self._name}/state/snapshot", what))
+        reason = (
+            f"its log begins with entry {one.begin.index}, and no replica has a snapshot that fits"
+            " it"
+        )
+        self.undecided.append(Left(one.name, self._name, f"{self._name}/state/snapshot", reason))
         return None
 
     def _left(self, case: _Case, base: int, reason: str) -> Left:
@@ -472,14 +482,15 @@ class _Group:
             self.undecided += [
                 self._left(case, base, f"{none} {low} to {high}") for low, high in lost
             ]
-        for told in case.running:
-            assert told.index is not None, "only findings with an entry are put right with it"
-            count = max(1, (told.byte_to - told.byte_from) // UNIT_BYTES[told.rule])
+        for finding in case.running:
+            assert finding.index is not None, "only findings with an entry are put right with it"
+            count = max(1, (finding.byte_to - finding.byte_from) // UNIT_BYTES[finding.rule])
             ranges.append(
                 (
-                    told.index,
-                    told.index + count - 1,
-                    f"{told.rule} at bytes {told.byte_from}-{told.byte_to} of {told.file}",
+                    finding.index,
+                    finding.index + count - 1,
+                    f"{finding.rule} at bytes {finding.byte_from}-{finding.byte_to} of"
+                    f" {finding.file}",
                 )
             )
         address = split(case.replica.directory)[0]
@@ -528,12 +539,12 @@ class _Group:
                 at -= 1
                 lost[at] = True
         wrong = damaged | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width]))
-        found = (
+        run_lists = (
             _runs(np.flatnonzero(wrong & ~lost), np.flatnonzero(lost)),
             _runs(np.flatnonzero(lost), np.flatnonzero(~lost)),
         )
         asked, gone = (
-            [(entries.low + low, entries.low + high) for low, high in runs] for runs in found
+            [(entries.low + low, entries.low + high) for low, high in runs] for runs in run_lists
         )
         return asked, gone
 
@@ -584,8 +595,8 @@ def _broken_bases(one: Replica) -> Iterator[int]:
     if one.mark is None or not one.sizes[0]:
         return
     for base in range(one.begin.pos, one.mark.end_pos, one.sizes[0]):
-        found = stat_of(one.task(f"{base:020d}").path)
-        if found is None or found.size != one.sizes[0] or not _begins(one, base):
+        status = stat_of(one.task(f"{base:020d}").path)
+        if status is None or status.size != one.sizes[0] or not _begins(one, base):
             yield base
 
 
@@ -604,9 +615,9 @@ def _begins(one: Replica, base: int) -> bool:
     return bool(magic == ENTRY_MAGIC and pos == base)
 
 
-def _is_behind_slots(told: Told) -> bool:
+def _is_behind_slots(finding: Told) -> bool:
     """The hard state was truncated or has grown, but both slots exist."""
-    return told.rule == "file.length" and told.byte_from >= PAGE + slot_bytes(HARD_STATE)
+    return finding.rule == "file.length" and finding.byte_from >= PAGE + slot_bytes(HARD_STATE)
 
 
 def _all_derived(one: Replica) -> Iterable[str]:
@@ -625,11 +636,13 @@ def _all_derived(one: Replica) -> Iterable[str]:
 def _seals(replicas: Sequence[Replica], voters: Sequence[str]) -> dict[int, str]:
     """Digests of sealed files according to the snapshots of a majority, which took them from seal
     records in the log."""
-    told: Counter[tuple[int, str]] = Counter()
+    seal_counts: Counter[tuple[int, str]] = Counter()
     for one in replicas:
         for seal in _retained(one) if one.name in voters else ():
-            told[seal] += 1
-    return {base: digest for (base, digest), votes in told.items() if votes > len(voters) // 2}
+            seal_counts[seal] += 1
+    return {
+        base: digest for (base, digest), votes in seal_counts.items() if votes > len(voters) // 2
+    }
 
 
 def _retained(one: Replica) -> Iterator[tuple[int, str]]:

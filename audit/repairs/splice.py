@@ -91,11 +91,11 @@ def is_there(repair: FileRepair, wanted: Wanted) -> bool:
     """Whether the existing file has these bytes already. An unreadable one does not."""
     path = wanted.owner.task(f"{repair.base:020d}").path
     try:
-        found = stat_of(path)
+        status = stat_of(path)
         return (
-            found is not None
-            and found.size == wanted.owner.sizes[0]
-            and _digest([Piece(0, found.size, path)]) == repair.sha256
+            status is not None
+            and status.size == wanted.owner.sizes[0]
+            and _digest([Piece(0, status.size, path)]) == repair.sha256
         )
     except OSError:
         return False
@@ -163,12 +163,12 @@ class _Splice:
         )
         places = np.flatnonzero(held.any(axis=0))
         proven, own = places[expected[places] != NONE], np.flatnonzero(held[self._own])
-        found = next((columns for columns in (proven, own, places) if len(columns)), None)
-        if found is None:
+        first = next((columns for columns in (proven, own, places) if len(columns)), None)
+        if first is None:
             raise Undecided(
                 f"no replica holds a proven first entry of the log file {entries.base:020d}"
             )
-        return int(found[0])
+        return int(first[0])
 
     def _last_index(self) -> int:
         entries, wanted = self._entries, self._wanted
@@ -181,9 +181,9 @@ class _Splice:
             # For the owner's own history, only its own next file tells where it ends.
             side, own = entries.sides[self._own], entries.chain[self._own]
             last = side.next_index - 1 if side.next_index is not None else None
-            there = last is not None and 0 <= last - entries.low < entries.width
+            inside = last is not None and 0 <= last - entries.low < entries.width
             if last is not None and not (
-                there and side.continues(last, int(own[last - entries.low]))
+                inside and side.continues(last, int(own[last - entries.low]))
             ):
                 raise Undecided(_lost(last))
         if last is None:
@@ -327,10 +327,10 @@ class _Splice:
         entries, wanted, picks = self._entries, self._wanted, self._picks
         if wanted.seal is not None:
             if wanted.seal != digest:
-                told = f"the seal of a majority is {wanted.seal[:16]}…"
+                evidence = f"the seal of a majority is {wanted.seal[:16]}…"
                 raise Undecided(
                     f"the entries that the replicas hold make a file with SHA-256 {digest[:16]}…,"
-                    f" {told}"
+                    f" {evidence}"
                 )
             return f"the seal of a majority: SHA-256 {digest}"
         columns = self._first + np.arange(len(picks))

@@ -34,7 +34,7 @@ from ledgermq.audit.run.sources import (
     refuse_mixed,
     refuse_unreadable,
 )
-from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
+from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, run_work
 
 if TYPE_CHECKING:
     # Needs pyarrow, which an audit of files alone does not.
@@ -64,7 +64,7 @@ def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
         done += count
         progress(done, total)
 
-    return [look(work, advance) for work in works]
+    return [run_work(work, advance) for work in works]
 
 
 @dataclass(slots=True)
@@ -168,9 +168,9 @@ def audit(
                 " program that wrote it"
             )
             continue
-        found = find_replicas(directory)
-        replicas += found
-        if not found:
+        members = find_replicas(directory)
+        replicas += members
+        if not members:
             reasons.append(
                 f"{directory} holds no broker group; give node directories, such as"
                 " ledgermq-data/n1"
@@ -449,44 +449,44 @@ def compare_bytes(group: GroupResult) -> None:
 def list_store(access: StoreAccess, replicas: Sequence[Replica]) -> OpenStore:
     """List a store, after reading what the replicas noted of it, and before the marker of a running
     cluster: so the seal of every listed file is before the marker."""
-    found = OpenStore(access.place, {})
+    store = OpenStore(access.place, {})
     for one in replicas:
         try:
-            found.notes.setdefault(one.group, {}).update(notes_of([one], access))
+            store.notes.setdefault(one.group, {}).update(notes_of([one], access))
         except NodeLost as lost:
             one.lost = str(lost)
     objects.use(access)
     try:
-        found.logs, found.definitions = find_logs(), find_definitions()
+        store.logs, store.definitions = find_logs(), find_definitions()
     except StoreLost as lost:
-        found.lost = str(lost)
-    return found
+        store.lost = str(lost)
+    return store
 
 
 def scan_store(
-    found: OpenStore, replicas: Sequence[Replica], engine: Engine, progress: Progress
+    store: OpenStore, replicas: Sequence[Replica], engine: Engine, progress: Progress
 ) -> None:
     """Scan every listed file of the replicas' logs."""
     ids = {(one.group, one.log_id) for one in replicas}
-    audited = [log for log in found.logs if (log.group, log.log_id) in ids]
+    audited = [log for log in store.logs if (log.group, log.log_id) in ids]
     works = [
-        Work(found.place, log.task(file), STORED)
+        Work(store.place, log.task(file), STORED)
         for log in audited
         for file in log.files
         if file.object in log.objects
     ]
     for work, outcome in zip(works, engine(works, progress), strict=True):
         if outcome.log is not None:
-            found.reports[work.task.key] = outcome.log
-            found.parts.setdefault(work.task.group, []).extend(outcome.flaws)
+            store.reports[work.task.key] = outcome.log
+            store.parts.setdefault(work.task.group, []).extend(outcome.flaws)
         if outcome.lost:
-            found.unread[work.task.group] = outcome.lost
-    if any(flaw.rule == "file.read" for report in found.reports.values() for flaw in report.flaws):
+            store.unread[work.task.group] = outcome.lost
+    if any(flaw.rule == "file.read" for report in store.reports.values() for flaw in report.flaws):
         try:
             forget_removed(audited)
         except StoreLost as lost:
-            found.unread |= {log.group: str(lost) for log in audited}
-    found.bytes_read = sum(work.size for work in works)
+            store.unread |= {log.group: str(lost) for log in audited}
+    store.bytes_read = sum(work.size for work in works)
 
 
 def judge(

@@ -87,9 +87,9 @@ class RunningCluster:
         for group, nodes in groups.items():
             for node in nodes:
                 self._pin(group, node, authorities.get(node, ""))
-        found = [self._opened(held) for held in self._held.values()]
+        replicas = [self._opened(held) for held in self._held.values()]
         self._groups = list(groups)
-        return [replica for replica in found if replica is not None]
+        return [replica for replica in replicas if replica is not None]
 
     def mark(self, replicas: Iterable[Replica]) -> list[Replica]:
         """Mark every log, and limit the opened replicas to what their nodes have then applied.
@@ -109,24 +109,26 @@ class RunningCluster:
         """The nodes behind the given endpoints. These addresses are known to be reachable from
         here, so they take precedence over those that the cluster reports. All workers of the
         answering node are behind an address."""
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for address in (
             map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ()
         ):
             for group in groups:
                 try:
-                    told = self._describe(address, group, None)
+                    description = self._describe(address, group, None)
                 except NodeLost:
                     break
-                if told.node:
-                    workers = [name for name in members if node_of(name) == node_of(told.node)]
-                    found |= (
+                if description.node:
+                    workers = [
+                        name for name in members if node_of(name) == node_of(description.node)
+                    ]
+                    addresses |= (
                         {name: f"{name}@{address}" for name in workers}
                         if len(workers) > 1
-                        else {told.node: address}
+                        else {description.node: address}
                     )
                     break
-        return found
+        return addresses
 
     # -- one replica
 
@@ -156,42 +158,44 @@ class RunningCluster:
 
     def _opened(self, held: _Held) -> Replica | None:
         try:
-            told = self._describe(held.authority, held.group, None)
-            require(held.authority, held.node, told.status)
-            if told.node != held.node:
-                what = (
-                    f"could not be read: {held.authority} is node {told.node}; give every node's"
+            description = self._describe(held.authority, held.group, None)
+            require(held.authority, held.node, description.status)
+            if description.node != held.node:
+                problem = (
+                    f"could not be read: {held.authority} is node {description.node}; give every"
+                    " node's"
                     " own endpoint"
                 )
-            elif told.state != RUNNING:
-                what = (
-                    f"is not running on its node ({told.state}: {told.reason}); wait until it runs,"
+            elif description.state != RUNNING:
+                problem = (
+                    f"is not running on its node ({description.state}: {description.reason}); wait"
+                    " until it runs,"
                     " and audit again"
                 )
             else:
-                held.life = told.life
+                held.life = description.life
                 return open_running(node_path(held.authority), held.group)
         except (NodeLost, OSError) as error:
-            what = f"could not be read: {error}; audit again"
-        self._lose(held.group, held.node, what)
+            problem = f"could not be read: {error}; audit again"
+        self._lose(held.group, held.node, problem)
         return None
 
     def _limited(self, replica: Replica, marker: audit_pb2.EntryPoint) -> bool:
         held = self._held_of(replica)
         try:
-            told = self._describe(held.authority, held.group, marker.index)
-            late = told.status.code == NOT_IN_TIME
+            description = self._describe(held.authority, held.group, marker.index)
+            late = description.status.code == NOT_IN_TIME
             if late:
                 # The replica lags; its entries are compared with the others all the same.
-                told = self._describe(held.authority, held.group, None)
-            if late and told.end.index >= marker.index:
+                description = self._describe(held.authority, held.group, None)
+            if late and description.end.index >= marker.index:
                 # It has caught up since, and all replicas are read up to the same entry.
-                told, late = self._describe(held.authority, held.group, marker.index), False
-            require(held.authority, held.node, told.status)
-            if (told.life, told.state) != (held.life, RUNNING):
-                self._lose(held.group, held.node, _restarted(told))
+                description, late = self._describe(held.authority, held.group, marker.index), False
+            require(held.authority, held.node, description.status)
+            if (description.life, description.state) != (held.life, RUNNING):
+                self._lose(held.group, held.node, _restarted(description))
                 return False
-            end = told.end
+            end = description.end
             limit(replica, Point(end.index, end.end_pos, end.term, end.chain))
             replica.awaited = marker.index if late else None
         except (NodeLost, OSError) as error:
@@ -243,13 +247,13 @@ class RunningCluster:
         None if it does."""
         held = self._held_of(replica)
         try:
-            told = self._describe(held.authority, replica.group, None)
-            require(held.authority, replica.name, told.status)
+            description = self._describe(held.authority, replica.group, None)
+            require(held.authority, replica.name, description.status)
         except (NodeLost, OSError) as error:
             return f"was lost while it was audited ({error}); audit again"
-        if (told.life, told.state) != (held.life, RUNNING):
-            return _restarted(told)
-        if told.begin.index + 1 != replica.begin.index or held.ended:
+        if (description.life, description.state) != (held.life, RUNNING):
+            return _restarted(description)
+        if description.begin.index + 1 != replica.begin.index or held.ended:
             return "was trimmed while it was audited; audit again"
         return None
 
@@ -264,9 +268,10 @@ class RunningCluster:
         self._held.clear()
 
 
-def _restarted(told: audit_pb2.DescribeReplicaResponse) -> str:
+def _restarted(description: audit_pb2.DescribeReplicaResponse) -> str:
     return (
-        f"was started again, repaired or installed while it was audited (now {told.state}); audit"
+        f"was started again, repaired or installed while it was audited (now {description.state});"
+        " audit"
         " again"
     )
 
@@ -278,5 +283,5 @@ def _admin(authority: str, method: str, request: Message, response: type[M]) -> 
         require(authority, method, answer.status)
     except OSError as error:
         raise NodeLost(authority, str(error.strerror)) from error
-    found: M = answer
-    return found
+    typed: M = answer
+    return typed

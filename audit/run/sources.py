@@ -52,9 +52,9 @@ def other_version(directory: str) -> int | None:
             # Unreadable files are reported when the replica is opened.
             continue
         value = None if raw is None else sealed_json(raw)
-        found = None if value is None else value.get("format_version")
-        if isinstance(found, int) and found != FORMAT_VERSION:
-            return found
+        version = None if value is None else value.get("format_version")
+        if isinstance(version, int) and version != FORMAT_VERSION:
+            return version
     return None
 
 
@@ -84,8 +84,8 @@ def refuse_mixed(replicas: Sequence[Replica]) -> None:
             members.setdefault(one.identity["cluster_id"], []).append(one)
     logs = [{one.log_id for one in own} for own in members.values()]
     if len(members) > 1 and sum(len(own) for own in logs) == len(set().union(*logs)):
-        told = " and ".join(
+        clusters = " and ".join(
             f"{own[0].directory} belongs to cluster {cluster}"
             for cluster, own in sorted(members.items())
         )
-        raise MixedClusters(f"the directories belong to several clusters: {told}")
+        raise MixedClusters(f"the directories belong to several clusters: {clusters}")

@@ -61,11 +61,11 @@ class Work:
         if self.kind == STORED:
             return self.task.data_file_bytes
         try:
-            found = stat_of(self.task.path) if self.kind == LOG else None
+            status = stat_of(self.task.path) if self.kind == LOG else None
         except NodeLost:
             # The look itself reports the error.
             return 0
-        return 0 if found is None else self.task.limit(found.size)
+        return 0 if status is None else self.task.limit(status.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class Outcome:
     def from_json(cls, text: str) -> Outcome:
         value = json.loads(text)
         log = None if value["log"] is None else _log_report(value["log"])
-        found = [_tail_report(tail) for tail in value["tails"]]
+        reports = [_tail_report(tail) for tail in value["tails"]]
         state = value["state"]
         if state is not None:
             state = StateReport(**{**state, "flaws": _flaws(state["flaws"])})
         outlined = tuple(_log_report(report) for report in value["outline"])
         return cls(
             log=log,
-            tails=tuple(found),
+            tails=tuple(reports),
             flaws=tuple(_flaws(value["flaws"])),
             state=state,
             outline=outlined,
@@ -197,7 +197,7 @@ PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks, BACKUP: bac
 file's name in the tasks."""
 
 
-def look(work: Work, progress: Progress | None = None) -> Outcome:
+def run_work(work: Work, progress: Progress | None = None) -> Outcome:
     """Run one partition: the one function that both engines call."""
     try:
         return LOOKS[work.kind](work.task, progress)

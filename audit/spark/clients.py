@@ -51,16 +51,16 @@ class SparkJoin:
         def judged(ours: pa.Table, theirs: pa.Table) -> pa.Table:
             return judge(ours.cast(left.schema), theirs.cast(right.schema))
 
-        found = (
+        outcome = (
             frames[0]
             .cogroup(frames[1])
             .applyInArrow(judged, from_arrow_schema(schema))
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
         try:
-            counts = found.where("proof IS NULL").groupBy(*COUNTED).agg(F.sum("n").alias("n"))
+            counts = outcome.where("proof IS NULL").groupBy(*COUNTED).agg(F.sum("n").alias("n"))
             yield _table(counts, schema)
-            listed = found.where("proof IS NOT NULL")
+            listed = outcome.where("proof IS NOT NULL")
             for row in listed.groupBy("what").count().collect():
                 rows = (
                     listed.where(F.col("what") == row["what"])
@@ -76,7 +76,7 @@ class SparkJoin:
         except PythonException as error:
             raise _told(error) from error
         finally:
-            found.unpersist()
+            outcome.unpersist()
 
     def _frame(self, side: Side, buckets: int) -> Any:
         read, access = side.read, TaskAccess.of(side.sources)
@@ -105,7 +105,7 @@ def _told(error: Exception) -> Exception:
     """Convert the error of a task about a file to the error raised without Spark."""
     for name, made in ERRORS.items():
         mark = f"{name}: "
-        said = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]
-        if said:
-            return made(said[-1])
+        messages = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]
+        if messages:
+            return made(messages[-1])
     return error

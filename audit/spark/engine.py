@@ -51,12 +51,12 @@ class SparkEngine:
                 progress,
             )
         progress(total, total)
-        found = {
+        outcomes = {
             (row["directory"], row["group"], row["kind"], row["base"]): row["report"]
             for row in rows
         }
         return [
-            Outcome.from_json(found[work.directory, work.task.group, work.kind, work.task.base])
+            Outcome.from_json(outcomes[work.directory, work.task.group, work.kind, work.task.base])
             for work in works
         ]
 

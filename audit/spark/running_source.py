@@ -67,14 +67,14 @@ def running_replicas(endpoints: str, access: remote.Access, wanted: Wanted) -> l
     remote.use(access)
     with access.connect(endpoints) as connection:
         cluster = RunningCluster(connection, WITHIN_S)
-        found = cluster.mark(cluster.open())
+        replicas = cluster.mark(cluster.open())
     for group, names in cluster.lost.items():
         for name, why in names.items():
             if wanted.has_replica(name, group):
                 raise ValueError(
                     f"replica {name} of {group} {why}, or name the others with option replicas"
                 )
-    return found
+    return replicas
 
 
 EVERYTHING = Wanted()
@@ -118,11 +118,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     # -- offsets
 
     def initialOffset(self) -> dict[str, int]:
-        _, group, told = self._described()
-        low, begin = self._wanted.span(INDEX).low or 0, int(told.begin.index) + 1
+        _, group, description = self._described()
+        low, begin = self._wanted.span(INDEX).low or 0, int(description.begin.index) + 1
         if self._tasks.store is not None and low < begin:
             begin = stored_log(
-                self._tasks.store, group, told.log_id, told.begin.end_pos
+                self._tasks.store, group, description.log_id, description.begin.end_pos
             ).begin_index
         return {INDEX: max(begin, low)}
 
@@ -153,29 +153,43 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         first, last = start[INDEX], end[INDEX] - 1
         if last < first:
             return []
-        authority, group, told = self._described()
-        begin = int(told.begin.index) + 1
+        authority, group, description = self._described()
+        begin = int(description.begin.index) + 1
         everything = replace(self._wanted, spans=())
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         if first < begin:
             wanted = everything.bounded(INDEX, Span(first, min(last, begin - 1)))
-            found += [_stretch(share, wanted) for share in self._stored(first, group, told, wanted)]
+            stretches += [
+                _stretch(share, wanted) for share in self._stored(first, group, description, wanted)
+            ]
         if last >= begin:
             replica = open_running(node_path(authority), group)
-            limit(replica, Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain))
+            limit(
+                replica,
+                Point(
+                    description.end.index,
+                    description.end.end_pos,
+                    description.end.term,
+                    description.end.chain,
+                ),
+            )
             wanted = everything.bounded(INDEX, Span(max(first, begin), last))
-            found += [_stretch(share, wanted) for share in EntriesView().shares(replica, wanted)]
-        return found
+            stretches += [
+                _stretch(share, wanted) for share in EntriesView().shares(replica, wanted)
+            ]
+        return stretches
 
     def _stored(
-        self, first: int, group: str, told: audit_pb2.DescribeReplicaResponse, wanted: Wanted
+        self, first: int, group: str, description: audit_pb2.DescribeReplicaResponse, wanted: Wanted
     ) -> Iterator[Share]:
         """The files in the store with entries before the replica's log, from `first` on."""
-        begin, where = int(told.begin.index) + 1, self._node
+        begin, where = int(description.begin.index) + 1, self._node
         if self._tasks.store is not None:
-            log = stored_log(self._tasks.store, group, told.log_id, told.begin.end_pos)
+            log = stored_log(
+                self._tasks.store, group, description.log_id, description.begin.end_pos
+            )
             if first >= log.begin_index:
-                return shares_of(log, told.begin.end_pos, wanted)
+                return shares_of(log, description.begin.end_pos, wanted)
             begin, where = log.begin_index, "the object store"
         why = f"entries {first} to {begin - 1} of {where} were trimmed before they were read"
         raise ValueError(f"{why}; restart with a new checkpoint, and extend the retention")
@@ -209,13 +223,14 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             )
             raise ValueError(f"options replicas and group name one replica of the cluster; {known}")
         request = audit_pb2.DescribeReplicaRequest(broker_group=groups[0])
-        told = remote.call(
+        description = remote.call(
             authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse
         )
-        remote.require(authority, groups[0], told.status)
-        if told.state != RUNNING:
+        remote.require(authority, groups[0], description.status)
+        if description.state != RUNNING:
             raise ValueError(
-                f"replica {self._node} of {groups[0]} is {told.state}: {told.reason}; continue when"
+                f"replica {self._node} of {groups[0]} is {description.state}:"
+                f" {description.reason}; continue when"
                 " it runs"
             )
-        return authority, groups[0], told
+        return authority, groups[0], description

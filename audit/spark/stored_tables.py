@@ -57,7 +57,7 @@ class WholeLogs:
         """`wanted`: the options, by which the replica of a group is chosen: of several the one that
         goes furthest. Raises ValueError if the store lacks what is before its log, StoreLost."""
         objects.use(access)
-        found = find_logs()
+        stored = find_logs()
         present = [
             one for one in replicas if one.sizes[0] and wanted.has_replica(one.name, one.group)
         ]
@@ -66,7 +66,9 @@ class WholeLogs:
             max((one for one in present if one.group == group), key=_reach)
             for group in sorted(groups)
         ]
-        logs = [(one, _log_of(found, one.group, one.log_id, access.place)) for one in self.replicas]
+        logs = [
+            (one, _log_of(stored, one.group, one.log_id, access.place)) for one in self.replicas
+        ]
         self._logs: list[tuple[StoredLog, int | None, bool]] = [
             (log, one.begin.pos, one.ordered_to > 0) for one, log in logs
         ]
@@ -74,7 +76,8 @@ class WholeLogs:
         that."""
         if not replicas:
             self._logs = [
-                (_only(found, group), None, False) for group in sorted({log.group for log in found})
+                (_only(stored, group), None, False)
+                for group in sorted({log.group for log in stored})
             ]
         for log, end, _ in self._logs:
             _require_whole(log, log.end if end is None else end)
@@ -123,8 +126,8 @@ def _reach(one: Replica) -> int:
     )
 
 
-def _log_of(found: Sequence[StoredLog], group: str, log_id: str | None, place: str) -> StoredLog:
-    log = next((log for log in found if (log.group, log.log_id) == (group, log_id)), None)
+def _log_of(stored: Sequence[StoredLog], group: str, log_id: str | None, place: str) -> StoredLog:
+    log = next((log for log in stored if (log.group, log.log_id) == (group, log_id)), None)
     if log is None:
         raise ValueError(
             f"option store: {place} holds no log {log_id} of {group}; give the address that the"
@@ -133,8 +136,8 @@ def _log_of(found: Sequence[StoredLog], group: str, log_id: str | None, place: s
     return log
 
 
-def _only(found: Sequence[StoredLog], group: str) -> StoredLog:
-    logs = [log for log in found if log.group == group]
+def _only(stored: Sequence[StoredLog], group: str) -> StoredLog:
+    logs = [log for log in stored if log.group == group]
     if len(logs) > 1:
         raise ValueError(
             f"option store: there are several logs of {group}, from before and after a recovery;"
@@ -147,9 +150,9 @@ def _require_whole(log: StoredLog, end: int) -> None:
     """Raises ValueError: a table must not silently lack what is missing."""
     gap = log.gap(end)
     if log.damaged or gap is not None:
-        what = (
+        problem = (
             f"{log.damaged[0]} is damaged"
             if log.damaged
             else f"the files of {log.folder} at positions {gap} are missing"
         )
-        raise ValueError(f"option store: {what}; see: ledgermq audit --store")
+        raise ValueError(f"option store: {problem}; see: ledgermq audit --store")

@@ -221,8 +221,8 @@ class Delivery(Part):
     def canonical(self, key: str, stored: Any) -> Any:
         if key == "lapsed":
             return self._lapsed.canonical(stored)
-        found = {} if stored is None else table(stored)
-        return _as_tree(dict(_read_queues(found)), _read_terms(found))
+        rows = {} if stored is None else table(stored)
+        return _as_tree(dict(_read_queues(rows)), _read_terms(rows))
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         self._queues = dict(_read_queues(table(snapshot["delivery"])))

@@ -199,11 +199,11 @@ class State:
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind and entry.kind not in KINDS[entry.topic]:
-            what = (
+            problem = (
                 f"entry {entry.index} is a control record of kind {entry.kind!r}, which this"
                 " program does not know"
             )
-            raise Unknown(f"{what}; audit with the version that wrote it")
+            raise Unknown(f"{problem}; audit with the version that wrote it")
         needed = RECORD_LEVELS.get((entry.kind, entry.fields.get("v", 1)), 1)
         if needed > self.level.now:
             why = (
@@ -229,29 +229,29 @@ class State:
     def compare(self, snapshot: Mapping[str, Any]) -> list[tuple[Difference, int | None]]:
         """The differences of a snapshot of this very entry, each with the index of the last entry
         that touched the place, if known."""
-        found: list[tuple[Difference, int | None]] = []
+        different: list[tuple[Difference, int | None]] = []
         for part in self.parts:
             for key, derived in part.values().items():
                 try:
                     stored = part.canonical(key, snapshot.get(key))
                 except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                    found.append((Difference((key,), derived, f"unreadable: {error!r}"), None))
+                    different.append((Difference((key,), derived, f"unreadable: {error!r}"), None))
                     continue
                 places = list(islice(differences(derived, stored, (key,)), FLAWS_MAX + 1))
                 # A value that differs in more places is reported as a whole.
                 places[FLAWS_MAX:] = (
                     [Difference((key,), derived, stored)] if len(places) > FLAWS_MAX else []
                 )
-                found += [(each, part.touched(each.path)) for each in places]
-        found += [
+                different += [(each, part.touched(each.path)) for each in places]
+        different += [
             (each, None)
             for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))
         ]
         version = VERSIONS.get(self.level.now, snapshot.get("v"))
-        found += [(each, None) for each in differences(version, snapshot.get("v"), ("v",))]
+        different += [(each, None) for each in differences(version, snapshot.get("v"), ("v",))]
         strange = sorted(snapshot.keys() - ENVELOPE - KEYS)
-        found += [(Difference((key,), NOTHING, snapshot[key]), None) for key in strange]
-        return found
+        different += [(Difference((key,), NOTHING, snapshot[key]), None) for key in strange]
+        return different
 
 
 def check_state(task: LogFile) -> StateReport:
@@ -305,7 +305,7 @@ def _check(task: LogFile, report: StateReport) -> None:
 def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> None:
     """A snapshot of a log without entries: that of a node that has not been admitted yet."""
     wrong = next(
-        (key for key, own, told in zip(POINT, snapshot.point, EMPTY, strict=True) if own != told),
+        (key for key, own, empty in zip(POINT, snapshot.point, EMPTY, strict=True) if own != empty),
         None,
     )
     if wrong is None:
@@ -318,7 +318,7 @@ def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> No
 
 def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
     """The intact snapshots of a replica, at least one, the newest first. Raises Unreadable."""
-    found = []
+    snapshots = []
     newer = None
     why = "there is no snapshot to compare with"
     read = {file: read_sealed_json(f"{task.root}/{file}") for file in SNAPSHOTS_AS_READ}
@@ -337,14 +337,14 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             )
         newer = value["v"]
         if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
-            told = (
+            proof = (
                 f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
             )
-            report.flaws.append(_of_log(task, file, value, "log_id", told))
+            report.flaws.append(_of_log(task, file, value, "log_id", proof))
         if value["v"] not in VERSIONS.values():
             younger = [key for key, since in _SINCE.items() if value["v"] < since and key in value]
             if younger:
-                told = (
+                proof = (
                     f"it says version {value['v']} and has {younger[0]}, as from version"
                     f" {_SINCE[younger[0]]} on"
                 )
@@ -354,7 +354,7 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
                         f"{os.path.basename(task.root)}/{file}",
                         None,
                         *place(value, ("v",)),
-                        told,
+                        proof,
                     )
                 )
             why = (
@@ -362,7 +362,7 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
                 f" {', '.join(map(str, VERSIONS.values()))} are derived"
             )
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
-            found.append(Snapshot(file, value))
+            snapshots.append(Snapshot(file, value))
         else:
             why = f"{file} does not say which entry it is of"
             report.flaws.append(
@@ -374,12 +374,12 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
                     why,
                 )
             )
-    if not found:
+    if not snapshots:
         raise Unreadable(why)
-    if found[-1].file == OLDER and found[-1].index > found[0].index:
-        told = f"its entry {found[-1].index} is behind entry {found[0].index} of {NEWEST}"
-        report.flaws.append(_of_log(task, OLDER, found[-1].value, "applied_index", told))
-    return sorted(found, key=lambda each: each.index, reverse=True)
+    if snapshots[-1].file == OLDER and snapshots[-1].index > snapshots[0].index:
+        proof = f"its entry {snapshots[-1].index} is behind entry {snapshots[0].index} of {NEWEST}"
+        report.flaws.append(_of_log(task, OLDER, snapshots[-1].value, "applied_index", proof))
+    return sorted(snapshots, key=lambda each: each.index, reverse=True)
 
 
 def _begin(task: LogFile) -> Begin:
@@ -447,14 +447,14 @@ def _follow(
 
 
 def _contradicted(
-    task: LogFile, snapshot: Snapshot, told: tuple[int | None, ...], report: StateReport
+    task: LogFile, snapshot: Snapshot, point: tuple[int | None, ...], report: StateReport
 ) -> Unreadable:
-    """The log has another entry at the index of a snapshot. `told`: the values of `POINT` in the
+    """The log has another entry at the index of a snapshot. `point`: the values of `POINT` in the
     log."""
     if snapshot.file == OLDER:
         # The newest one is compared with its entry together with the other small files.
         wrong = next(
-            key for key, own, has in zip(POINT, snapshot.point, told, strict=True) if own != has
+            key for key, own, has in zip(POINT, snapshot.point, point, strict=True) if own != has
         )
         report.flaws.append(_of_log(task, OLDER, snapshot.value, wrong, _foreign(snapshot)))
     return Unreadable(_foreign(snapshot))
@@ -475,18 +475,18 @@ def _foreign(snapshot: Snapshot) -> str:
 
 
 def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
-    found = state.compare(snapshot.value)
+    different = state.compare(snapshot.value)
     file = f"{os.path.basename(task.root)}/{snapshot.file}"
     flaws = []
-    for difference, touched in found:
+    for difference, touched in different:
         bounds = place(snapshot.value, difference.path)
         if difference.moved:
             bounds = bounds[0], max(bounds[1], place(snapshot.value, difference.path[:-1])[1])
-        told = (
+        proof = (
             difference.text
             if touched is None
             else f"{difference.text}; entry {touched} was the last to touch it"
         )
         rule = f"state.{difference.path[0]}" if difference.path[0] in KEYS else "state.keys"
-        flaws.append(Flaw(rule, file, touched, *bounds, told))
+        flaws.append(Flaw(rule, file, touched, *bounds, proof))
     return flaws

@@ -69,11 +69,11 @@ class Lapsed:
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         """Start from an older snapshot. Errors as for `canonical`."""
-        told = self.canonical(snapshot["lapsed"])
-        self._since = told["since"]
+        canonical = self.canonical(snapshot["lapsed"])
+        self._since = canonical["since"]
         self._leases = OrderedDict(
             ((group, topic, queue, offset), lease)
-            for group, topic, queue, offset, lease in told["rows"]
+            for group, topic, queue, offset, lease in canonical["rows"]
         )
 
     def touched(self, at: int) -> int | None:

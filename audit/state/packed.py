@@ -54,7 +54,7 @@ def unpack(text: Any, letter: str) -> list[int]:
 
 def unpack_all(columns: Mapping[str, Any], letters: Mapping[str, str]) -> list[list[int]]:
     """Several columns of equal length, in the order of `letters`. Raises ValueError."""
-    found = [unpack(columns.get(name), letter) for name, letter in letters.items()]
-    if len({len(column) for column in found}) > 1:
+    unpacked = [unpack(columns.get(name), letter) for name, letter in letters.items()]
+    if len({len(column) for column in unpacked}) > 1:
         raise ValueError("columns that belong together differ in length")
-    return found
+    return unpacked

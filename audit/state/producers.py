@@ -134,11 +134,11 @@ class Producers(Part):
         stored = snapshot.get("producers") or {"next": 1, "unnamed": [], "named": []}
         self._next = stored["next"]
         for role in ("unnamed", "named"):
-            for number, epoch, sequence, last_ms, frames, *told in stored[role]:
-                name = told.pop(0) if role == "named" else ""
-                digest = told.pop() if told and isinstance(told[-1], int) else None
+            for number, epoch, sequence, last_ms, frames, *rest in stored[role]:
+                name = rest.pop(0) if role == "named" else ""
+                digest = rest.pop() if rest and isinstance(rest[-1], int) else None
                 kept = [frames[at : at + 3] for at in range(0, len(frames), 3)]
-                owner = told[0] if told else ""
+                owner = rest[0] if rest else ""
                 self._producers[number] = _Producer(
                     epoch=epoch,
                     sequence=sequence,
@@ -163,13 +163,13 @@ def content_digest(messages: Messages, first_row: int, count: int, before: int) 
     ones."""
     for row in range(first_row, first_row + count):
         body, properties = messages.body(row), messages.raw_properties(row)
-        said = (
+        encoded = (
             len(body).to_bytes(4, "big")
             + body
             + len(properties).to_bytes(2, "big")
             + properties[ID_AT + DIGITS + 1 :]
         )
-        before = crc32c(said, before >> 32) << 32 | crc32(said, before & 0xFFFFFFFF)
+        before = crc32c(encoded, before >> 32) << 32 | crc32(encoded, before & 0xFFFFFFFF)
     return before
 
 
@@ -212,11 +212,9 @@ def _read_ids(messages: Messages, rows: I64) -> I64:
     )
     digits = data[places].astype(np.int64)
     values = np.where(digits >= ord("A"), digits - ord("A") + 10, digits - ord("0"))
-    found = np.zeros((len(rows), 3), np.int64)
+    ids = np.zeros((len(rows), 3), np.int64)
     for part, (start, stop) in enumerate(((10, 18), (18, 22), (22, 34))):
         for column in range(start, stop):
-            found[:, part] = found[:, part] << 4 | values[:, column]
-    found[
-        ~native_ids(messages.window, messages.property_at[rows], messages.property_end[rows])
-    ] = -1
-    return found
+            ids[:, part] = ids[:, part] << 4 | values[:, column]
+    ids[~native_ids(messages.window, messages.property_at[rows], messages.property_end[rows])] = -1
+    return ids

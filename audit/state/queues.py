@@ -176,7 +176,7 @@ class Queues(Part):
         them."""
         self._begin = snapshot["retained"]["begin_index"]
         self.stored = any(
-            told.get("stored") is True for _, _, told in snapshot["retained"]["trims"][-1:]
+            trim.get("stored") is True for _, _, trim in snapshot["retained"]["trims"][-1:]
         )
         self._floors = dict(snapshot.get("lite_floors") or {})
         for topic, ends in snapshot["queues"].items():

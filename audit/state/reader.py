@@ -363,9 +363,10 @@ def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str
     if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
         raise BadRecord(*place, "is not a JSON object with a version")
     if fields["v"] not in versions:
-        what = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
+        problem = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
         raise Unknown(
-            f"{what}, and this program knows {max(versions)}; audit with the version that wrote it"
+            f"{problem}, and this program knows {max(versions)}; audit with the version that wrote"
+            " it"
         )
     return fields
 

@@ -40,8 +40,8 @@ class Groups(Part):
         if fields["deleted"]:
             self._groups.pop(stored, None)
             return
-        told = {name: fields[name] for name in ("ns", "name", "max_attempts", "fifo")}
-        self._groups[stored] = told | {
+        group = {name: fields[name] for name in ("ns", "name", "max_attempts", "fifo")}
+        self._groups[stored] = group | {
             name: fields[name]
             for name in ("backoff", "lite_topic", "broadcast")
             if fields.get(name)
@@ -69,7 +69,7 @@ class Members(Part):
     def apply(self, entry: Entry) -> None:
         if entry.kind != "membership":
             return
-        told: dict[str, Any] = {
+        members: dict[str, Any] = {
             role: {
                 node: {name: known[name] for name in NODE_FACTS if known.get(name)}
                 for node, known in nodes.items()
@@ -80,7 +80,7 @@ class Members(Part):
         # replication.
         names = "rule", "since", "towards", "min_in_sync"
         rule: dict[str, Any] = {name: entry.fields[name] for name in names if name in entry.fields}
-        self._members, self._touched = {"index": entry.index, **told, **rule}, entry.index
+        self._members, self._touched = {"index": entry.index, **members, **rule}, entry.index
 
     def values(self) -> dict[str, Any]:
         return {"members": self._members}
@@ -120,11 +120,11 @@ class Level(Part):
 
 def _known(level: int, where: str) -> int:
     if level > LEVEL_MAX:
-        what = (
+        problem = (
             f"{where} gives the broker group level {level}, and this program knows levels up to"
             f" {LEVEL_MAX}"
         )
-        raise Unknown(f"{what}; audit with the version that wrote it")
+        raise Unknown(f"{problem}; audit with the version that wrote it")
     return level
 
 
@@ -192,7 +192,7 @@ class LogTree:
         self.value: dict[str, Any] = {"first": first, "base": None, "next": first, "end": end}
         self._leaves = b""
 
-    def take(self, seals: Iterable[Mapping[str, Any]]) -> None:
+    def add_seals(self, seals: Iterable[Mapping[str, Any]]) -> None:
         """Add the sealed files that continue the tree."""
         waiting = {seal["first"]: seal for seal in seals if "tree" in seal}
         while (seal := waiting.pop(self.value["next"], None)) is not None:
@@ -275,7 +275,7 @@ class Retained(Part):
         self._seals[base] = {name: entry.fields[name] for name in names if name in entry.fields}
         self._sealed[base] = entry.index
         if self._tree is not None:
-            self._tree.take(self._seals.values())
+            self._tree.add_seals(self._seals.values())
 
     def _trim(self, entry: Entry) -> None:
         fields = entry.fields
@@ -291,13 +291,13 @@ class Retained(Part):
         self._seals = {base: seal for base, seal in self._seals.items() if base >= fields["pos"]}
         if self._tree is not None:
             self._tree.trim(fields)
-            self._tree.take(self._seals.values())
-        told = {
+            self._tree.add_seals(self._seals.values())
+        trim = {
             name: fields[name]
             for name in ("begin", "pos", "term", "chain", "from", "files", "reason")
         }
-        told |= {"stored": True} if fields.get("stored") else {}
-        self._trims = [*self._trims, [entry.index, entry.store_ms, told]][-TRIMS_KEPT:]
+        trim |= {"stored": True} if fields.get("stored") else {}
+        self._trims = [*self._trims, [entry.index, entry.store_ms, trim]][-TRIMS_KEPT:]
         self._digest = hashlib.sha256(self._digest.encode() + entry.body).hexdigest()
         self._touched = entry.index
 

@@ -188,9 +188,9 @@ class Timers(Part):
                 self._touched["recalled"] = index
         wheel.watermark = to
 
-    def _count(self, what: str, number: int, index: int) -> None:
-        self._wheel.counts[what] += number
-        self._touched[f"counts/{what}"] = index
+    def _count(self, counter: str, number: int, index: int) -> None:
+        self._wheel.counts[counter] += number
+        self._touched[f"counts/{counter}"] = index
 
     # The snapshot
 
@@ -205,10 +205,10 @@ class Timers(Part):
 
     def touched(self, path: Path) -> int | None:
         if len(path) > 2 and path[1] == "slots":
-            found = [
+            indexes = [
                 slot.index for slot in self._wheel.slots.values() if str(slot.minute) == path[2]
             ]
-            return found[0] if found else self._touched.get("watermark")
+            return indexes[0] if indexes else self._touched.get("watermark")
         if path[1:2] == ("former",):
             return self._touched.get("former")
         name = "/".join(path[1:3]) if path[1:2] == ("counts",) else "/".join(path[1:2])
@@ -285,12 +285,12 @@ def _read(stored: Any) -> _Wheel:
         wheel.slots[minute % SLOTS] = _Slot(minute, first, physical_offset, None)
     for deliver_ms, fire, at in stored["recalled"]:
         wheel.recalled[_due_ms(wheel, (fire, at), deliver_ms) // MINUTE_MS, (fire, at)] = deliver_ms
-    told = _as_tree(wheel)
-    if [[int(minute), *place] for minute, place in told["slots"].items()] != stored["slots"]:
+    canonical = _as_tree(wheel)
+    if [[int(minute), *place] for minute, place in canonical["slots"].items()] != stored["slots"]:
         raise ValueError(
             "the slots of the timers do not ascend, lie before the watermark, or occur twice"
         )
-    if told["recalled"] != stored["recalled"]:
+    if canonical["recalled"] != stored["recalled"]:
         raise ValueError(
             "the recalled messages are not in the order of minute and place, or one occurs twice"
         )

@@ -107,10 +107,10 @@ class Transactions(Part):
         return {"transactions": _as_tree(self._halves, self._ended)}
 
     def canonical(self, key: str, stored: Any) -> Any:
-        told = _as_tree(*_read(stored))
+        tree = _as_tree(*_read(stored))
         # The writer must also keep the order of the topics.
         return (
-            {**told, "topics": stored["halves"]["topics"]} if stored and stored["halves"] else told
+            {**tree, "topics": stored["halves"]["topics"]} if stored and stored["halves"] else tree
         )
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Transactions(Part):
 def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str, Any]:
     """Undecided halves by offset, their topics in the order of first use, and the ends as [offset,
     how] in order."""
-    told = {
+    tree = {
         str(offset): {
             "index": half.index,
             "topic": half.topic,
@@ -141,7 +141,7 @@ def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str,
     }
     met = list(dict.fromkeys(half.topic for half in halves.values()))
     return {
-        "halves": told,
+        "halves": tree,
         "topics": met,
         "ended": [[offset, how] for offset, how in ended.items()],
     }

@@ -90,13 +90,13 @@ async def _move_replica(watch: Watch, values: Values) -> str:
         values["to"],
         values["what"] == "abort",
     )
-    found = await watch.admin.move_replica(group, source, to, abort=abort, wait_s=MOVE_WAIT_S)
-    if not found.done:
+    move = await watch.admin.move_replica(group, source, to, abort=abort, wait_s=MOVE_WAIT_S)
+    if not move.done:
         return (
-            f"{group}: under way ({found.step}), waits for: {found.waits_for or 'nothing'}."
+            f"{group}: under way ({move.step}), waits for: {move.waits_for or 'nothing'}."
             " Continue on the page of the broker group"
         )
-    left = f"; what is left stays in {found.left_directory}" if found.left_directory else ""
+    left = f"; what is left stays in {move.left_directory}" if move.left_directory else ""
     return (
         f"{group}: the replica stays on {source}{left}"
         if abort
@@ -165,13 +165,13 @@ async def _delete_group(watch: Watch, values: Values) -> str:
 
 async def _reset(watch: Watch, values: Values) -> str:
     queue = _number(values, "queue") if values["queue"] else None
-    kind, found = place(values["to"], time.time_ns() // 1_000_000)
+    kind, position = place(values["to"], time.time_ns() // 1_000_000)
     to: Any = (
         kind
-        if found is True
-        else datetime.fromtimestamp(found / 1000, UTC)
+        if position is True
+        else datetime.fromtimestamp(position / 1000, UTC)
         if kind == "store_ms"
-        else found
+        else position
     )
     moved = await watch.admin.reset(values["group"], values["topic"], to, queue=queue)
     return (
@@ -250,7 +250,7 @@ async def _change_user(watch: Watch, values: Values) -> str:
 async def _rotate_user(watch: Watch, values: Values) -> MadeSecret:
     secret = secrets.token_urlsafe(SECRET_BYTES)
     try:
-        found = await watch.admin.change_user(values["user"], secret_key=secret)
+        user = await watch.admin.change_user(values["user"], secret_key=secret)
     except Unreachable as error:
         # A second attempt would end the secret that clients use now, if the first one was carried
         # out.
@@ -261,7 +261,7 @@ async def _rotate_user(watch: Watch, values: Values) -> MadeSecret:
             "unknown",
         )
     return MadeSecret(
-        f"{values['user']} has a new secret; {found.secrets} are valid until the former one is"
+        f"{values['user']} has a new secret; {user.secrets} are valid until the former one is"
         " ended",
         secret,
     )

@@ -115,9 +115,9 @@ class Audits:
         """Start an audit as the user of this connection. Raises Refused while another one runs."""
         if (run := self.running) is not None:
             whose = f" of {run.user}" if run.user else ""
-            what = f"an audit{whose} has been running since {run.began:%Y-%m-%d %H:%M:%S} UTC"
+            problem = f"an audit{whose} has been running since {run.began:%Y-%m-%d %H:%M:%S} UTC"
             raise Refused(
-                Code.PRECONDITION_FAILED, what, "wait for its verdict: one audit runs at a time"
+                Code.PRECONDITION_FAILED, problem, "wait for its verdict: one audit runs at a time"
             )
         self._started += 1
         user = "" if connection.credentials is None else connection.credentials.access_key
@@ -184,9 +184,13 @@ class Audits:
             str(run.directory / "findings"),
         )
         nothing = asyncio.subprocess.DEVNULL
-        with open(run.directory / "said", "wb") as said:
+        with open(run.directory / "said", "wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *arguments, stdin=nothing, stdout=nothing, stderr=said, env=_environment(connection)
+                *arguments,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=output,
+                env=_environment(connection),
             )
         try:
             with suppress(ProcessLookupError):

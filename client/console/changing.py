@@ -63,13 +63,13 @@ def _shown(
 ) -> web.StreamResponse:
     name, action = _action(request)
     given = {field.name: values.get(field.name, field.default) for field in action.fields}
-    said = action.says.format_map(given)
+    sentence = action.says.format_map(given)
     more = {
         "heading": action.title,
         "name": name,
         "action": action,
         "values": given,
-        "says": said,
+        "says": sentence,
         "error": error,
     }
     return render(request, page, View(request, still=page.still), more, status=status)

@@ -91,9 +91,9 @@ def console(
             "only one of --serve-certificate and --serve-key is given", "give both, or neither"
         )
     if not (host_port.is_loopback(host) or plain_http or serve_certificate):
-        what = f"{host} is not a loopback address: secrets would travel unencrypted"
+        problem = f"{host} is not a loopback address: secrets would travel unencrypted"
         raise BadArgument(
-            what, "give --serve-certificate and --serve-key, or --plain-http behind a proxy"
+            problem, "give --serve-certificate and --serve-key, or --plain-http behind a proxy"
         )
     place = serving.Place(host, port, serve_certificate, serve_key, names)
     files = click.get_current_context().obj["files"]

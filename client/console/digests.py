@@ -57,15 +57,15 @@ async def of_group(watch: Watch, group: str, nodes: list[str]) -> list[Described
     """Ask each of these nodes for the digests of its replica. Raises ClusterError if their
     addresses are unknown, or if all refuse."""
     addresses = {member.node: member.addresses.client for member in await watch.admin.members()}
-    found = await asyncio.gather(
+    outcomes = await asyncio.gather(
         *(_asked(watch, node, addresses.get(node, ""), group) for node in nodes)
     )
-    errors = [outcome for outcome in found if isinstance(outcome, ClusterError)]
-    if errors and len(errors) == len(found):
+    errors = [outcome for outcome in outcomes if isinstance(outcome, ClusterError)]
+    if errors and len(errors) == len(outcomes):
         raise errors[0]
     return [
         Described(node, None, str(one)) if isinstance(one, ClusterError) else Described(node, one)
-        for node, one in zip(nodes, found, strict=True)
+        for node, one in zip(nodes, outcomes, strict=True)
     ]
 
 
@@ -163,15 +163,15 @@ class Map:
         """Place and width of each block on the picture, with a gap between blocks. The unused end
         of a file belongs to its block."""
         span = max(1, self._to - self._from)
-        found = []
+        rectangles = []
         ends = [*(block.base for block in blocks[1:]), *(block.end for block in blocks[-1:])]
         for block, end in zip(blocks, ends, strict=True):
             left, right = (
                 WIDTH * (max(self._from, place) - self._from) / span for place in (block.base, end)
             )
             if right > left:
-                found.append((round(left, 1), round(max(1.0, right - left - 1), 1), block))
-        return found
+                rectangles.append((round(left, 1), round(max(1.0, right - left - 1), 1), block))
+        return rectangles
 
     @property
     def equal_to(self) -> int | None:

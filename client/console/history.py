@@ -43,11 +43,11 @@ class History:
     def rates(self, key: Hashable) -> list[tuple[float, Values]]:
         """The samples of counters as changes per second."""
         samples = self.samples(key)
-        found = []
+        per_second = []
         for (before, old), (after, new) in pairwise(samples):
             if after > before:
                 steps = zip(old, new, strict=True)
-                found.append(
+                per_second.append(
                     (
                         after,
                         tuple(
@@ -56,7 +56,7 @@ class History:
                         ),
                     )
                 )
-        return found
+        return per_second
 
     def add_status(self, status: ClusterStatus, at: float) -> None:
         """Keep what pictures show of a state of the cluster. `at`: on a clock that never goes

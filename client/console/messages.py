@@ -59,12 +59,12 @@ async def _found(
             None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
             for ms in time_range_ms(value, round(time.time() * 1000))
         )
-        found = await admin.query(topic, since=begin, until=end, limit=SHOWN)
+        page = await admin.query(topic, since=begin, until=end, limit=SHOWN)
     elif how == "key":
-        found = await admin.query(topic, key=value, limit=SHOWN)
+        page = await admin.query(topic, key=value, limit=SHOWN)
     else:
-        found = await admin.query(topic, message_id=value, limit=SHOWN)
-    return found.messages, found.lagging
+        page = await admin.query(topic, message_id=value, limit=SHOWN)
+    return page.messages, page.lagging
 
 
 async def _messages(view: View) -> dict[str, Any]:
@@ -74,41 +74,41 @@ async def _messages(view: View) -> dict[str, Any]:
         view.text("value"),
         view.text("queue"),
     )
-    found = None
+    page = None
     if topic:
-        what = f"messages of topic {topic}"
-        found = await view.get(
+        subject = f"messages of topic {topic}"
+        page = await view.get(
             ("messages", topic, how, value, queue),
-            what,
+            subject,
             lambda admin: _found(admin, topic, how, value, queue),
         )
-    return {"found": found, "how": how}
+    return {"found": page, "how": how}
 
 
 async def _detailed(
     admin: AsyncAdmin, topic: str, message_id: str
 ) -> tuple[Message, Any, tuple[Any, ...]]:
     """(message, copies and consumption, events)."""
-    found = (await admin.query(topic, message_id=message_id, limit=1)).messages
-    if not found:
-        what = f"topic {topic} has no message with the id {message_id}"
+    messages = (await admin.query(topic, message_id=message_id, limit=1)).messages
+    if not messages:
+        problem = f"topic {topic} has no message with the id {message_id}"
         raise Refused(
             Code.MESSAGE_NOT_FOUND,
-            what,
+            problem,
             "check the id and the topic; the newest messages are indexed within seconds",
         )
-    detail = None if found[0].delayed_until is not None else await admin.detail(found[0])
-    return found[0], detail, await admin.trace(topic, message_id)
+    detail = None if messages[0].delayed_until is not None else await admin.detail(messages[0])
+    return messages[0], detail, await admin.trace(topic, message_id)
 
 
 async def _message(view: View) -> dict[str, Any]:
     topic, message_id = view.text("topic"), view.text("id")
-    found = await view.get(
+    detailed = await view.get(
         ("message", topic, message_id),
         f"message {message_id}",
         lambda admin: _detailed(admin, topic, message_id),
     )
-    return {"heading": f"Message {message_id}", "found": found, "topic": topic}
+    return {"heading": f"Message {message_id}", "found": detailed, "topic": topic}
 
 
 PAGES = {

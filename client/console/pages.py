@@ -71,11 +71,11 @@ async def _nodes(view: View) -> dict[str, Any]:
 async def _details(admin: AsyncAdmin, names: list[str]) -> dict[str, NodeDetail]:
     """The nodes that answer; a node of an older version, or one that has just stopped, is left out.
     Raises Unreachable."""
-    found = {}
+    details = {}
     for name in names:
         with suppress(Refused):
-            found[name] = await admin.node(name)
-    return found
+            details[name] = await admin.node(name)
+    return details
 
 
 async def _node(view: View) -> dict[str, Any]:
@@ -85,8 +85,8 @@ async def _node(view: View) -> dict[str, Any]:
         detail = await admin.node(name, log_lines=LOG_LINES, configuration=True)
         return detail, json.dumps(json.loads(detail.configuration or "{}"), indent=2)
 
-    found = await view.get(("node", name), f"node {name}", asked)
-    return {"heading": f"Node {name}", "found": found}
+    described = await view.get(("node", name), f"node {name}", asked)
+    return {"heading": f"Node {name}", "found": described}
 
 
 async def _topics(view: View) -> dict[str, Any]:
@@ -102,23 +102,23 @@ async def _topic(view: View) -> dict[str, Any]:
         ("topic", name),
         f"topic {name}",
         lambda admin: admin.topic(name),
-        keep=lambda found, _: history.add(("topic", name), found.messages),
+        keep=lambda topic_detail, _: history.add(("topic", name), topic_detail.messages),
     )
     chart = Chart("Messages stored per second", ("messages/s",), history.rates(("topic", name)))
     return {"heading": f"Topic {name}", "name": name, "topic": topic, "charts": [chart]}
 
 
 async def _clients(view: View) -> dict[str, Any]:
-    found = await view.get("clients", "the clients", lambda admin: admin.clients())
+    listing = await view.get("clients", "the clients", lambda admin: admin.clients())
     return {
-        "rows": part(found.clients if found else (), "client_id", view.query),
-        "unreachable": found.unreachable if found else (),
+        "rows": part(listing.clients if listing else (), "client_id", view.query),
+        "unreachable": listing.unreachable if listing else (),
     }
 
 
 async def _users(view: View) -> dict[str, Any]:
-    found = await view.get("users", "the users", lambda admin: admin.users())
-    return {"rows": part(found or (), "name", view.query)}
+    users = await view.get("users", "the users", lambda admin: admin.users())
+    return {"rows": part(users or (), "name", view.query)}
 
 
 PAGES = {

@@ -67,14 +67,14 @@ async def _dead_letters(view: View) -> dict[str, Any]:
 async def _waiting(view: View) -> dict[str, Any]:
     topic = view.text("topic")
     kind: Literal["delayed", "half"] = "half" if view.text("kind") == "half" else "delayed"
-    found = None
+    waiting = None
     if topic:
-        found = await view.get(
+        waiting = await view.get(
             ("waiting", topic, kind),
             f"what waits in topic {topic}",
             lambda admin: admin.waiting(topic, kind, limit=LETTERS),
         )
-    return {"topic": topic, "kind": kind, "found": found, "limit": LETTERS}
+    return {"topic": topic, "kind": kind, "found": waiting, "limit": LETTERS}
 
 
 async def export(request: web.Request) -> web.StreamResponse:
@@ -85,8 +85,10 @@ async def export(request: web.Request) -> web.StreamResponse:
             group, bodies=True, limit=EXPORTED
         )
     except ClusterError as error:
-        found = web.HTTPServiceUnavailable if isinstance(error, Unreachable) else web.HTTPForbidden
-        raise found(text=str(error)) from error
+        failure = (
+            web.HTTPServiceUnavailable if isinstance(error, Unreachable) else web.HTTPForbidden
+        )
+        raise failure(text=str(error)) from error
     text = "".join(json.dumps(asdict(letter), default=_plain) + "\n" for letter in letters)
     headers = {"Content-Disposition": "attachment; filename=dead-letters.jsonl"}
     return web.Response(text=text, content_type="application/x-ndjson", headers=headers)

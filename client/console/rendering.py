@@ -53,9 +53,13 @@ def merged(title: str, series: dict[str, list[tuple[float, Values]]], value: int
     """One chart of several series, each by one of its values; their samples need not have the same
     times."""
     times = sorted({at for points in series.values() for at, _ in points})
-    found = {name: {at: values[value] for at, values in points} for name, points in series.items()}
+    values_of = {
+        name: {at: values[value] for at, values in points} for name, points in series.items()
+    }
     return Chart(
-        title, tuple(series), [(at, tuple(found[name].get(at) for name in series)) for at in times]
+        title,
+        tuple(series),
+        [(at, tuple(values_of[name].get(at) for name in series)) for at in times],
     )
 
 
@@ -81,14 +85,14 @@ def part(rows: Iterable[Any], name: str, query: Any) -> Rows:
     """The rows whose attribute `name` contains the searched text, from the row on that the query of
     the page names."""
     search = query.get("search", "")
-    found = [row for row in rows if search.lower() in str(getattr(row, name)).lower()]
+    matching = [row for row in rows if search.lower() in str(getattr(row, name)).lower()]
     given = query.get("start", "0")
     start = (
-        min(int(given), max(0, len(found) - 1))
+        min(int(given), max(0, len(matching) - 1))
         if given.isascii() and given.isdigit() and len(given) < 10
         else 0
     )
-    return Rows(found[start : start + ROWS], start, len(found), search)
+    return Rows(matching[start : start + ROWS], start, len(matching), search)
 
 
 def _or_unknown(value: Any) -> Any:
@@ -134,16 +138,16 @@ def environment() -> jinja2.Environment:
     """The templates, with autoescape in all of them; an undefined name is an error. All are
     compiled here, not by the first page."""
     loader = jinja2.FileSystemLoader(HERE / "templates")
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(
+    templates.filters.update(
         known=_or_unknown, size=_size, age=_age, moment=_moment, rate=_rate, body=_body
     )
-    for name in found.list_templates():
-        found.get_template(name)
-    return found
+    for name in templates.list_templates():
+        templates.get_template(name)
+    return templates

@@ -85,8 +85,8 @@ async def _audit(view: View) -> dict[str, Any]:
         nodes = [replica.node for replica in group.replicas]
 
         async def asked(_: AsyncAdmin) -> digests.Map:
-            found = await digests.of_group(view.watch, name, nodes)
-            return digests.Map(name, found, datetime.now(UTC))
+            digests_of = await digests.of_group(view.watch, name, nodes)
+            return digests.Map(name, digests_of, datetime.now(UTC))
 
         drawn = await view.get(("digests", name), "the digests of the replicas", asked)
     return {
@@ -122,10 +122,12 @@ async def _why(view: View) -> dict[str, Any]:
     message_id, group, topic = view.text("message_id"), view.text("group"), view.text("topic")
     broker_group, base = view.text("broker_group"), view.text("base")
     if message_id and group:
-        what = f"why {message_id} was not delivered"
+        subject = f"why {message_id} was not delivered"
         key = ("why", message_id, group, topic)
         answer = await view.get(
-            key, what, lambda admin: admin.why_not_delivered(message_id, group, topic=topic or None)
+            key,
+            subject,
+            lambda admin: admin.why_not_delivered(message_id, group, topic=topic or None),
         )
     elif broker_group and base:
 

@@ -89,11 +89,11 @@ async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:
         try:
             await _site(runner, place, tls).start()
         except OSError as error:
-            what = (
+            problem = (
                 f"{host_port.joined(place.host, place.port)} cannot be listened on"
                 f" ({error.strerror})"
             )
-            raise BadArgument(what, "choose another --listen") from error
+            raise BadArgument(problem, "choose another --listen") from error
         shown = host_port.joined(*runner.addresses[0][:2])
         print(f"ready: console={'http' if tls is None else 'https'}://{shown}/", flush=True)
         ended = asyncio.Event()

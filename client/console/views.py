@@ -81,18 +81,18 @@ class View:
 
     def missing(self) -> list[dict[str, Any]]:
         """What the page could not get, why, and how old the data is that it shows instead."""
-        found = []
+        notices = []
         for cell in self.cells:
             if cell.error or cell.outdated or cell.at is None:
                 why = cell.error or "the cluster has not answered yet"
-                found.append(
+                notices.append(
                     {
                         "what": cell.what,
                         "why": why,
                         "age_s": self.watch.age_s(cell) if cell.value is not None else None,
                     }
                 )
-        return found
+        return notices
 
     def aged_s(self) -> float | None:
         """The age in seconds of the oldest answer on the page, if it is older than those of an open

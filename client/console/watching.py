@@ -245,9 +245,9 @@ class Watch:
             names,
             key=lambda name: self._lags[name].at if name in self._lags else float("-inf"),
         )
-        found = await asyncio.gather(*map(self._lag, turn))
+        lags = await asyncio.gather(*map(self._lag, turn))
         if changes == self._changes:
-            self._lags.update(zip(turn, found, strict=True))
+            self._lags.update(zip(turn, lags, strict=True))
         self._lags = {name: self._lags[name] for name in names if name in self._lags}
         known = [lag.messages for lag in self._lags.values()]
         self.history.add(

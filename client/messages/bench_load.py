@@ -65,9 +65,11 @@ class Latencies:
         return None
 
     def as_json(self) -> dict[str, float | None]:
-        found = {name: self.percentile_ms(share) for name, share in PERCENTILES.items()}
-        found["max"] = self.most_s * 1000 if self._counts else None
-        return {name: None if value is None else round(value, 3) for name, value in found.items()}
+        percentiles = {name: self.percentile_ms(share) for name, share in PERCENTILES.items()}
+        percentiles["max"] = self.most_s * 1000 if self._counts else None
+        return {
+            name: None if value is None else round(value, 3) for name, value in percentiles.items()
+        }
 
 
 @dataclass
@@ -128,10 +130,10 @@ async def queues_of(
     taken = {kind for queue in answer.message_queues for kind in queue.accept_message_types}
     if to_send and taken and pb.MessageType.NORMAL not in taken:
         names = ", ".join(sorted(pb.MessageType.Name(kind) for kind in taken))
-        what = f"topic {load.topic} takes messages of type {names}, and bench sends normal ones"
+        problem = f"topic {load.topic} takes messages of type {names}, and bench sends normal ones"
         raise Refused(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            what,
+            problem,
             "give a topic of kind normal: ledgermq topic create NAME",
         )
     return list({queue.broker.name: queue for queue in answer.message_queues}.values())

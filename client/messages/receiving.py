@@ -223,7 +223,7 @@ class Receiver:
 
     def _repeat(
         self,
-        what: str,
+        attempt: str,
         wait_s: float,
         call: Callable[[grpc.Channel, service.Metadata], tuple[pb.Status | None, A]],
     ) -> tuple[pb.Status | None, A]:
@@ -252,8 +252,8 @@ class Receiver:
                     return status, answer
                 problem, remedy = status.message, "check the endpoints and ledgermq status"
             if time.monotonic() >= give_up_at:
-                what += f" failed for {self._connection.timeout_s:g} s ({problem})"
-                raise Unreachable(what, remedy)
+                attempt += f" failed for {self._connection.timeout_s:g} s ({problem})"
+                raise Unreachable(attempt, remedy)
             time.sleep(PAUSE_S)
 
 

@@ -131,8 +131,8 @@ class Latencies:
         """The usable broker groups, in the given order; if none is usable, the one that becomes
         usable first."""
         every, now = list(broker_groups), self.clock()
-        found = [group for group in every if self._until.get(group, 0.0) <= now]
-        return found or sorted(every, key=lambda group: self._until[group])[:1]
+        candidates = [group for group in every if self._until.get(group, 0.0) <= now]
+        return candidates or sorted(every, key=lambda group: self._until[group])[:1]
 
 
 class LogConnection(AsyncConnection):
@@ -374,11 +374,11 @@ class Search:
     def unreachable(self, timeout_s: float) -> Unreachable:
         """The error to raise after `timeout_s` without success."""
         endpoints = ";".join(str(address) for address in self._connection.addresses)
-        what = (
+        problem = (
             f"no usable answer from {endpoints} within {timeout_s:g} s"
             f" ({self.last or 'no endpoint was tried'})"
         )
-        return Unreachable(what, self._remedy)
+        return Unreachable(problem, self._remedy)
 
 
 def problem_of(problem: pb.Problem) -> Refused:

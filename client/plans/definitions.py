@@ -170,9 +170,12 @@ def _topics(admin: Admin) -> Iterator[TopicDefinition]:
             yield TopicDefinition(topic.name, *settings, units.duration_text(topic.dedup_ms))
 
 
-def dump(found: Definitions) -> str:
+def dump(definitions: Definitions) -> str:
     """The text of a file of definitions: the same definitions give the same bytes."""
-    tree = {"v": VERSION, **{name: [asdict(one) for one in ones] for name, ones in found.items()}}
+    tree = {
+        "v": VERSION,
+        **{name: [asdict(one) for one in ones] for name, ones in definitions.items()},
+    }
     return json.dumps(tree, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -189,7 +192,7 @@ def parse(text: str) -> Definitions:
             'the file is not a set of definitions ("v": 1)',
             "give a file that ledgermq definitions export wrote",
         )
-    found: Definitions = {}
+    sections: Definitions = {}
     for name, entries in tree.items():
         if name not in SECTIONS:
             raise BadArgument(
@@ -201,8 +204,8 @@ def parse(text: str) -> Definitions:
         names = [one.name for one in ones]
         if twice := next((each for each in names if names.count(each) > 1), None):
             raise BadArgument(f"{SINGULAR[name]} {twice} is there twice", "remove one of the two")
-        found[name] = ones
-    return {name: found[name] for name in SECTIONS if name in found}
+        sections[name] = ones
+    return {name: sections[name] for name in SECTIONS if name in sections}
 
 
 def _entry(section: str, number: int, entry: Any) -> Definition:
@@ -340,14 +343,14 @@ def _steps(section: str, wanted: Definition, former: Definition | None) -> Itera
 
 def _comparable(one: Definition) -> dict[str, Any]:
     """The fields, with the same value for the same meaning."""
-    found = asdict(one)
+    content = asdict(one)
     if isinstance(one, TopicDefinition):
-        found["dedup"] = units.duration_ms(one.dedup)
+        content["dedup"] = units.duration_ms(one.dedup)
     if isinstance(one, BrokerGroupDefinition):
-        found["settings"] = {key: _amount(key, value) for key, value in one.settings.items()}
+        content["settings"] = {key: _amount(key, value) for key, value in one.settings.items()}
     if isinstance(one, ConsumerGroupDefinition) and one.backoff != "default":
-        found["backoff"] = parse_backoff(one.backoff)
-    return found
+        content["backoff"] = parse_backoff(one.backoff)
+    return content
 
 
 def _amount(key: str, value: str) -> str:

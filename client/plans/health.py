@@ -59,24 +59,24 @@ def of_cluster(
 ) -> list[Finding]:
     """What is wrong with nodes, disks, broker groups and replicas. `exact`: in bytes; otherwise
     rounded, with a unit."""
-    found = [
+    findings = [
         finding
         for node in status.nodes
         for finding in _of_node(node, free_warning, free_critical, exact)
     ]
-    found += [finding for group in status.groups for finding in _of_group(group)]
-    found += [finding for group in status.groups for finding in _of_level(group)]
+    findings += [finding for group in status.groups for finding in _of_group(group)]
+    findings += [finding for group in status.groups for finding in _of_level(group)]
     if not status.groups:
-        found.append(Finding(Severity.CRITICAL, "there is no broker group"))
-    if status.health != "ok" and worst(found) == Severity.OK:
+        findings.append(Finding(Severity.CRITICAL, "there is no broker group"))
+    if status.health != "ok" and worst(findings) == Severity.OK:
         severity = Severity.CRITICAL if status.health == "down" else Severity.WARNING
-        found.append(
+        findings.append(
             Finding(
                 severity,
                 f"the cluster is {status.health or 'in an unknown state'} (see: ledgermq status)",
             )
         )
-    return found
+    return findings
 
 
 _CLOCKS = {
@@ -107,8 +107,10 @@ def _of_node(
         free = f"{node.disk_free_bytes} bytes" if exact else units.size_words(node.disk_free_bytes)
         yield Finding(severity, f"node {node.node} has {free} of free disk space")
     if node.disk == "full":
-        what = "it takes no messages, and leads only what no other node can lead; free space there"
-        yield Finding(Severity.CRITICAL, f"the disk of node {node.node} is full: {what}")
+        consequence = (
+            "it takes no messages, and leads only what no other node can lead; free space there"
+        )
+        yield Finding(Severity.CRITICAL, f"the disk of node {node.node} is full: {consequence}")
 
 
 def _of_level(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
@@ -120,11 +122,11 @@ def _of_level(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
         if group.HasField("level") and group.level < level
     ]
     if lacks:
-        what = (
+        lacking = (
             f"broker group {group.group} has feature level {group.level}, and below {LEVEL_MAX}"
             f" {' and '.join(lacks)}"
         )
-        yield Finding(Severity.OK, f"{what} (see: ledgermq upgrade status)")
+        yield Finding(Severity.OK, f"{lacking} (see: ledgermq upgrade status)")
 
 
 def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:

@@ -257,11 +257,11 @@ class _Draft:
         needed = group.needs(len(voters))
         if len(sound) < needed:
             missing = ", ".join(sorted(voters - sound))
-            what = (
+            problem = (
                 f"broker group {name} would have {len(voters)} voters and need {needed}, and these"
                 f" are down or not in sync: {missing}"
             )
-            raise _Refused(what)
+            raise _Refused(problem)
 
     # -- leaving
 
@@ -285,11 +285,11 @@ class _Draft:
         down = [name for name, member in others.items() if not member.up]
         if len(others) - len(down) < majority(len(others)):
             shown = ", ".join(sorted(down))
-            what = (
+            problem = (
                 f"the controller quorum would have {len(others)} members without {node} and need"
                 f" {majority(len(others))}"
             )
-            raise _Refused(f"{what}, and these are down: {shown}")
+            raise _Refused(f"{problem}, and these are down: {shown}")
 
 
 def _last_first(member: str) -> tuple[int, bool]:
@@ -312,11 +312,11 @@ def facts(
         )
         for info in members
     }
-    told = {info.group: info for info in status.groups}
+    statuses = {info.group: info for info in status.groups}
     return Cluster(
         known,
         {
-            entry.broker_group: _group(told.get(entry.broker_group), entry, answered)
+            entry.broker_group: _group(statuses.get(entry.broker_group), entry, answered)
             for entry in groups
         },
     )

@@ -20,12 +20,12 @@ from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, parse_note
 T = TypeVar("T")
 
 
-def _read(path: Path, what: str, parse: Callable[[str], T]) -> T:
+def _read(path: Path, description: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(file_bytes(path).decode())
     except ValueError as error:
         raise Unreadable(
-            f"the file {path} is not {what}: {error}", "give the file as it was written"
+            f"the file {path} is not {description}: {error}", "give the file as it was written"
         ) from None
 
 
@@ -49,11 +49,11 @@ def read_checkpoint(path: Path) -> tuple[Note, Checkpoint]:
 
 def read_receipt(path: Path, row: int) -> log_pb2.Receipt:
     """The receipt in one row of a file of receipts, from 1."""
-    found = next(islice(rows(path), row - 1, None), None)
-    if found is None:
+    row_read = next(islice(rows(path), row - 1, None), None)
+    if row_read is None:
         raise BadArgument(f"the file {path} has fewer than {row} receipts", "give another --row")
     try:
-        return receipt_of(found)
+        return receipt_of(row_read)
     except ValueError as error:
         raise Unreadable(
             f"row {row} of {path} is not a receipt: {error}",

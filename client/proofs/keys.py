@@ -51,8 +51,8 @@ class TrustedKeys:
     ) -> TrustedKeys:
         """Trust these keys. By default a majority of a group's replicas must have signed. Raises
         BadArgument if `quorum` nodes cannot."""
-        found = tuple(dict.fromkeys(keys))
-        nodes = {key.name for key in found if key.kind == ED25519}
+        distinct = tuple(dict.fromkeys(keys))
+        nodes = {key.name for key in distinct if key.kind == ED25519}
         if not nodes:
             raise BadArgument(
                 "there is no key of a node among the trusted keys",
@@ -63,7 +63,7 @@ class TrustedKeys:
                 f"{quorum} nodes cannot sign: there are keys of {len(nodes)}",
                 f"give 1 to {len(nodes)}",
             )
-        return cls(found, quorum, replicas or {})
+        return cls(distinct, quorum, replicas or {})
 
     @classmethod
     def parse(cls, text: str, quorum: int | None = None) -> TrustedKeys:
@@ -111,10 +111,10 @@ class TrustedKeys:
     def signers(self, note: Note, checkpoint: Checkpoint) -> list[Verified]:
         """The verified signatures that count for this checkpoint: those of witnesses, and those of
         nodes of its own cluster. Raises ValueError if a signature of a known key is false."""
-        found = verify(note, self.keys, ed25519.verified)
+        verified = verify(note, self.keys, ed25519.verified)
         return [
             each
-            for each in found
+            for each in verified
             if each.key.kind == COSIGNATURE or node_of(each.key, checkpoint) is not None
         ]
 

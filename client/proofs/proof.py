@@ -141,15 +141,15 @@ def _text(value: bytes) -> str:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a field is there twice")
-    return found
+    return fields
 
 
-def _fields(value: Any, names: Sequence[str] | set[str], what: str) -> Mapping[str, Any]:
+def _fields(value: Any, names: Sequence[str] | set[str], owner: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or set(value) != set(names):
-        raise ValueError(f"{what} has the fields {', '.join(sorted(names))}")
+        raise ValueError(f"{owner} has the fields {', '.join(sorted(names))}")
     return value
 
 
@@ -162,19 +162,19 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
 
 def _bytes(value: Any) -> bytes:
     try:
-        found = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+        decoded = base64.b64decode(value, validate=True) if isinstance(value, str) else None
     except ValueError:
-        found = None
-    if found is None or _text(found) != value:
+        decoded = None
+    if decoded is None or _text(decoded) != value:
         raise ValueError(f"expected base64, got {str(value)[:40]!r}")
-    return found
+    return decoded
 
 
 def _hash(value: Any) -> bytes:
-    found = _bytes(value)
-    if len(found) != HASH_BYTES:
-        raise ValueError(f"a hash has {HASH_BYTES} bytes, not {len(found)}")
-    return found
+    digest = _bytes(value)
+    if len(digest) != HASH_BYTES:
+        raise ValueError(f"a hash has {HASH_BYTES} bytes, not {len(digest)}")
+    return digest
 
 
 def _path(value: Any) -> tuple[bytes, ...]:

@@ -114,14 +114,14 @@ class Witness:
                 )
                 continue
             memory = self._files.load(group.name)
-            findings += self._look(memory, group)
+            findings += self._ask_nodes(memory, group)
             findings += [*self._unconfirmed(memory), *self._standing_still(memory, group)]
             if memory.accepted:
                 self._files.remember(memory)
             memories.append(memory)
         return memories, findings
 
-    def _look(self, memory: GroupMemory, group: Group) -> list[Finding]:
+    def _ask_nodes(self, memory: GroupMemory, group: Group) -> list[Finding]:
         """Ask the nodes, and within the patience again those that show less than before, or more
         than a quorum has signed: they restart, or the others follow."""
         deadline, look, waiting = (

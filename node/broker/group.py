@@ -237,10 +237,31 @@ class Group:
         turn depends on; otherwise None.
 
         Invariant: if this returns a time, the other stages would send, start, answer and publish
-        nothing, and ask for this time. The replicator says that itself, and that its standing and
-        its commit index are those of the last turn; everything committed was applied in that one,
-        and the decisions are not due. In an HA group time alone can change how many replicas are
-        missing, so its turns are never cut short.
+        nothing, and ask for this time. This is a statement about the whole turn, and each condition
+        below covers the stages that its absence would let change something:
+
+          decides           (the caller) no call came, and `_due_ns` is ahead. By the invariant of
+                            the module, the decisions then change nothing.
+          term start        a leader whose log took no term-start record yet (a full disk, a
+                            handover) tries again in every turn; before it, it serves no call.
+          calm replicator   `take` would return nothing: no write, packet or sync, no answered read,
+                            and leadership has nothing due. It also says that its commit index,
+                            role, term, leader and members are those of the last turn. Whatever
+                            changes one of these sets `Core.stirred` or shows in `Core.calm_until`.
+          applied index     nothing that was committed then is lacking in the machine. A slice of a
+                            large apply leaves such a rest, and applied entries answer calls and
+                            wake Receives.
+          rule, shortness   in an HA group time alone changes how many replicas are missing in sync,
+                            which refuses sends, so its turns are never cut short.
+
+        What breaks without one of them: not safety, because a turn left out writes, sends and
+        answers nothing, and this replica's log and promises stay as they are. But an output would
+        be late until the next event or `_wake_ns`: a commit that is not applied, a Receive that is
+        not woken, a vote reply that is not sent before the candidate gives up. Such a delay looks
+        like a slow disk and would never be found, so `tests/replica/test_calm_turns.py` plays the
+        same run with and without early ends, and asks every calm replica for its output. The gain
+        is the reason: most events (the leader's own sync, the answers of slower followers,
+        answers to heartbeats) leave a group calm.
         """
         standing = self._standing
         if (

@@ -148,23 +148,23 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
     """Read and hold open everything of one group that the copy needs. Raises Refused, Damaged,
     OSError."""
     root = f"{source}/{name}"
-    found = identity.read_identity(disk, root)
-    assert found is not None, f"{root} lost its identity"
-    log_directory = f"{root}/dledger-{found.replica}"
+    own_identity = identity.read_identity(disk, root)
+    assert own_identity is not None, f"{root} lost its identity"
+    log_directory = f"{root}/dledger-{own_identity.replica}"
     for attempt in range(TRIES):
-        mark = read_mark(disk, f"{log_directory}/syncedmark", found.log_id)
+        mark = read_mark(disk, f"{log_directory}/syncedmark", own_identity.log_id)
         files = _open_all(disk, f"{log_directory}/data", held)
         if files is None:
             continue
         # Read after the files are open: if a file above this beginning existed, it is held now.
-        begin = read_begin(disk, log_directory, found.log_id)
+        begin = read_begin(disk, log_directory, own_identity.log_id)
         if begin.index > mark.index + 1:
             # Trimmed between the two readings; the trim moved the mark first.
             continue
         snapshots = [
             value
             for _, value in read_snapshots(disk, f"{root}/state")
-            if value.get("log_id") == found.log_id
+            if value.get("log_id") == own_identity.log_id
         ]
         noted = checkpoints.read_log_checkpoint(disk, log_directory)
         known = [
@@ -173,9 +173,10 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
         ]
         index = min(max(known), mark.index)
         if index < begin.index:
-            what = f"{root} has nothing noted as committed and durable yet"
+            problem = f"{root} has nothing noted as committed and durable yet"
             raise Refused(
-                what, "try again in a few seconds while the node runs; is it the right directory?"
+                problem,
+                "try again in a few seconds while the node runs; is it the right directory?",
             )
         fits = [
             value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index
@@ -186,17 +187,17 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
             ):
                 # Perhaps written after the mark was read.
                 continue
-            what = (
+            problem = (
                 f"{root} was trimmed up to entry {begin.index} and has no snapshot between there"
                 f" and entry {index}"
             )
             raise Refused(
-                what, "let the node run for two minutes, which writes one, then try again"
+                problem, "let the node run for two minutes, which writes one, then try again"
             )
         log = _Log(
             name=name,
             root=root,
-            identity=found,
+            identity=own_identity,
             files=files,
             begin=begin,
             mark=mark,
@@ -283,13 +284,13 @@ def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
     hold settings (topics, groups), no messages."""
     before: dict[str, bytes] | None = None
     for _ in range(TRIES):
-        found = read_files(disk, f"{source}/{CONTROLLER}")
-        if found is not None and found == before:
+        files = read_files(disk, f"{source}/{CONTROLLER}")
+        if files is not None and files == before:
             disk.mkdirs(f"{target}/{CONTROLLER}")
-            for name, data in found.items():
+            for name, data in files.items():
                 disk.replace_file(f"{target}/{CONTROLLER}/{name}", data)
             return
-        before = found
+        before = files
     raise Refused(
         f"the files of {source}/{CONTROLLER} change faster than they can be read", "try again"
     )

@@ -101,9 +101,10 @@ def read_manifest(disk: Disk, directory: str) -> Manifest:
     """Raises Refused if there is no manifest, BadCopy if it is damaged, UnknownFormat, OSError."""
     path = f"{directory}/{MANIFEST_FILE}"
     if not disk.exists(path):
-        what = f"{directory} holds no finished backup (no {MANIFEST_FILE})"
+        problem = f"{directory} holds no finished backup (no {MANIFEST_FILE})"
         raise Refused(
-            what, "give a directory that `ledgermq backup` completed; repeat an interrupted backup"
+            problem,
+            "give a directory that `ledgermq backup` completed; repeat an interrupted backup",
         )
     try:
         value = sealed_json.read(disk, path)

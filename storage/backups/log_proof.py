@@ -69,11 +69,11 @@ def prove(
     pos = walker.point.pos
     name = file_name(files.base_of(pos))
     problem = walker.problem or "there are zeros, or the file is missing"
-    what = (
+    description = (
         f"{files.directory}/{name}: entry {walker.point.index} at byte {pos - files.base_of(pos)}"
         f" is damaged ({problem})"
     )
-    raise BadCopy(what, remedy)
+    raise BadCopy(description, remedy)
 
 
 def _shortened(piece: Piece, last_index: int) -> Piece:

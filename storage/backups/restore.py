@@ -67,14 +67,21 @@ def restore(
         _copy_file(disk, source, target, path, node, manifest=manifest, step=meter)
     for name, point in manifest.groups.items():
         directory = f"{target}/{name}/dledger-{node}"
-        found = identity.read_identity(disk, f"{source}/{name}")
-        if found is None or found.log_id != point.log_id:
+        own_identity = identity.read_identity(disk, f"{source}/{name}")
+        if own_identity is None or own_identity.log_id != point.log_id:
             raise BadCopy(
                 f"{source}/{name}/{identity.IDENTITY_FILE} is missing or of another log", REMEDY
             )
         for folder in ("state", "consumequeue"):
             disk.mkdirs(f"{target}/{name}/{folder}")
-        _prove(disk, directory, point, found.data_file_bytes, found.index_file_bytes, step=meter)
+        _prove(
+            disk,
+            directory,
+            point,
+            own_identity.data_file_bytes,
+            own_identity.index_file_bytes,
+            step=meter,
+        )
         checkpoints.write_log_checkpoint(
             disk, directory, checkpoints.LogCheckpoint(point.index, point.snapshot_index)
         )
@@ -93,7 +100,7 @@ def _copy_file(
     owner = os.path.basename(path) in (identity.IDENTITY_FILE, identity.NODE_FILE)
     try:
         if owner:
-            found = digest(disk, f"{source}/{path}", counted)
+            checksum = digest(disk, f"{source}/{path}", counted)
         else:
             disk.mkdirs(os.path.dirname(new))
             held = HeldFile(f"{source}/{path}")
@@ -101,10 +108,10 @@ def _copy_file(
                 held.copy_to(new, kept.used, kept.bytes, allocate=_is_log_file(path), step=counted)
             finally:
                 held.close()
-            found = digest(disk, new, counted)
+            checksum = digest(disk, new, counted)
     except FileNotFoundError as error:
         raise BadCopy(f"{error.filename} is missing from the backup", REMEDY) from error
-    if found != kept.sha256:
+    if checksum != kept.sha256:
         raise BadCopy(
             f"{source}/{path} does not match the backup's manifest: the file or its copy is"
             " damaged",
@@ -171,8 +178,8 @@ def _prove(
             step=step,
             remedy=REMEDY,
         )
-        found = (proved.point.pos, proved.point.term, proved.point.chain)
-        if found != (point.end_pos, point.term, point.chain_crc):
+        end = (proved.point.pos, proved.point.term, proved.point.chain)
+        if end != (point.end_pos, point.term, point.chain_crc):
             raise BadCopy(f"{directory} does not end where the manifest says", REMEDY)
         mark = read_mark(disk, f"{directory}/syncedmark", point.log_id)
         if mark != SyncedMark(point.term, point.index, point.end_pos, point.chain_crc):
@@ -195,10 +202,10 @@ def _take_over(
     else is durable."""
     sync_tree(disk, target)
     for name in manifest.groups:
-        found = identity.read_identity(disk, f"{source}/{name}")
-        assert found is not None, f"{source}/{name} lost its identity"
+        own_identity = identity.read_identity(disk, f"{source}/{name}")
+        assert own_identity is not None, f"{source}/{name} lost its identity"
         identity.write_identity(
-            disk, f"{target}/{name}", replace(found, replica=node, incarnation=mint())
+            disk, f"{target}/{name}", replace(own_identity, replica=node, incarnation=mint())
         )
     whose = identity.read_node(disk, source)
     if whose is None:

@@ -150,12 +150,12 @@ def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -
                 ) from wrong
             _check_index_part(store, where, file)
         if log.behind_gap:
-            what = (
+            content = (
                 f"{len(log.behind_gap)} files that do not continue the log, the first is"
                 f" {log.behind_gap[0]}"
             )
             raise BadCopy(
-                f"{store.place} holds {what}",
+                f"{store.place} holds {content}",
                 "look for the files before it in the store's own versions or backups",
             )
     return held
@@ -202,27 +202,27 @@ def _check_index_part(store: ObjectStore, where: str, file: FileManifest) -> Non
 
 def _folders(store: ObjectStore, groups: Sequence[str]) -> list[str]:
     """The folder of the log of each wanted group. Raises Refused."""
-    found: dict[str, list[str]] = {}
+    folders_of: dict[str, list[str]] = {}
     for key in store.list(""):
         group, _, rest = key.partition("/")
         if rest.endswith(f"/{manifests.LOG_FILE}") and rest.count("/") == 1:
-            found.setdefault(group, []).append(key.removesuffix(f"/{manifests.LOG_FILE}"))
-    if missing := sorted(set(groups) - found.keys()):
+            folders_of.setdefault(group, []).append(key.removesuffix(f"/{manifests.LOG_FILE}"))
+    if missing := sorted(set(groups) - folders_of.keys()):
         raise Refused(
             f"{store.place} holds no log of {', '.join(missing)}",
-            f"known: {', '.join(sorted(found)) or 'none'}",
+            f"known: {', '.join(sorted(folders_of)) or 'none'}",
         )
-    if not found:
+    if not folders_of:
         raise Refused(
             f"{store.place} holds no log",
             "give the address that the nodes have as tiered.url, with its prefix",
         )
-    chosen = {group: found[group] for group in groups or sorted(found)}
+    chosen = {group: folders_of[group] for group in groups or sorted(folders_of)}
     for group, folders in chosen.items():
         if len(folders) > 1:
-            what = f"{store.place} holds several logs of {group}: {', '.join(folders)}"
+            problem = f"{store.place} holds several logs of {group}: {', '.join(folders)}"
             raise Refused(
-                what, "all but one are from before a recovery: move those to another prefix"
+                problem, "all but one are from before a recovery: move those to another prefix"
             )
     return [folders[0] for folders in chosen.values()]
 
@@ -234,10 +234,10 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
     try:
         stored = manifests.decode_log(store.get(key), key)
         stored = replace(stored, begin=stored_begin(store, folder, stored.begin))
-        found = ((manifests.base_of_manifest(folder, key), key) for key in store.list(folder))
+        keyed = ((manifests.base_of_manifest(folder, key), key) for key in store.list(folder))
         # What total retention has not removed yet does not count any more.
         keys = sorted(
-            (base, key) for base, key in found if base is not None and base >= stored.begin.pos
+            (base, key) for base, key in keyed if base is not None and base >= stored.begin.pos
         )
         described = [(key, manifests.decode_manifest(store.get(key), key)) for _, key in keys]
         if not described:
@@ -265,11 +265,11 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
         snapshot is not None
         and not first.first - 1 <= int(snapshot["applied_index"]) <= files[-1].last
     ):
-        what = (
+        problem = (
             f"the files of {store.place}/{folder} end with entry {files[-1].last}, before the"
             f" snapshot at {snapshot['applied_index']}"
         )
-        raise Refused(what, "what is there cannot be restored; use a backup")
+        raise Refused(problem, "what is there cannot be restored; use a backup")
     return HeldLog(stored, tuple(files), snapshot, tuple(key for key, _ in described[len(files) :]))
 
 
@@ -301,21 +301,21 @@ def _controller(
 ) -> ControllerFiles:
     """The newest definitions of the cluster that are intact. Raises BadCopy if there are none, and
     with `all_intact` for every object of a node that is not intact."""
-    found, wrong = [], ""
+    definitions, wrong = [], ""
     for key in store.list(manifests.CONTROLLER):
         if manifests.is_controller_key(key):
             try:
-                found.append(unpack(store.get(key), key))
+                definitions.append(unpack(store.get(key), key))
             except (Damaged, ObjectMissing) as error:
                 # Another node's may be intact; if none is, that is an error below.
                 wrong = wrong or str(error)
-    fitting = [files for files in found if files.cluster_id == cluster_id]
+    fitting = [files for files in definitions if files.cluster_id == cluster_id]
     if not fitting:
-        what = (
+        problem = (
             f"{store.place}/{manifests.CONTROLLER} holds no intact definitions of cluster"
             f" {cluster_id}"
         )
-        raise BadCopy(f"{what} ({wrong})" if wrong else what, REMEDY)
+        raise BadCopy(f"{problem} ({wrong})" if wrong else problem, REMEDY)
     if wrong and all_intact:
         raise BadCopy(
             f"{store.place}: {wrong}",
@@ -361,8 +361,8 @@ def _fetch_log(
             step=step,
         )
     proved = prove_and_index(disk, copied, step, REMEDY, allocate=True)
-    found = proved.point.pos, proved.point.term, proved.point.chain
-    if found != (last.end, last.last_term, last.last_chain):
+    end = proved.point.pos, proved.point.term, proved.point.chain
+    if end != (last.end, last.last_term, last.last_chain):
         raise BadCopy(
             f"{copied.directory} does not end where the manifest of {file_name(last.base)} says",
             REMEDY,

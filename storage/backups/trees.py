@@ -38,12 +38,12 @@ def ignore(piece: int) -> None:
 def require_empty(disk: RealDisk, target: str) -> None:
     """Raises Refused unless `target` is missing or an empty directory."""
     try:
-        found = disk.listdir(target)
+        names = disk.listdir(target)
     except NotADirectoryError:
         raise Refused(f"{target} is a file", "give an empty or a new directory") from None
-    if found:
+    if names:
         raise Refused(
-            f"{target} is not empty ({found[0]} is there)",
+            f"{target} is not empty ({names[0]} is there)",
             "give an empty or a new directory, or empty this one",
         )
 

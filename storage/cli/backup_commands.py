@@ -315,7 +315,7 @@ def _check_store(place: _Place, groups: Sequence[str], as_object: bool) -> None:
         held = check_store(place.open(), groups, progress)
     progress.close()
     if as_object:
-        found = [
+        checked = [
             {
                 "group": log.stored.group,
                 "files": len(log.files),
@@ -324,7 +324,7 @@ def _check_store(place: _Place, groups: Sequence[str], as_object: bool) -> None:
             }
             for log in held
         ]
-        print(json.dumps({"v": 1, "verified": True, "groups": found}), flush=True)
+        print(json.dumps({"v": 1, "verified": True, "groups": checked}), flush=True)
         return
     for log in held:
         entries = f"{log.files[0].first} to {log.files[-1].last}"
@@ -341,11 +341,11 @@ def _store_errors() -> Iterator[None]:
     try:
         yield
     except Unusable as error:
-        what, _, remedy = str(error).partition(": ")
-        raise Refused(what, remedy or "give a file of certificates in PEM") from error
+        problem, _, remedy = str(error).partition(": ")
+        raise Refused(problem, remedy or "give a file of certificates in PEM") from error
     except UnknownFormat as error:
-        what, _, remedy = str(error).partition(": ")
-        raise BadCopy(what, remedy) from error
+        problem, _, remedy = str(error).partition(": ")
+        raise BadCopy(problem, remedy) from error
     except StoreFailure as error:
         raise BadCopy(
             str(error), "check the address, the credentials and the server, and try again"
@@ -360,17 +360,17 @@ def _tell_loss(held: Sequence[HeldLog]) -> None:
             f" {log.files[-1].last}"
         )
         if log.behind_gap:
-            what = (
+            loss = (
                 f"{len(log.behind_gap)} files that do not continue the log, the first is"
                 f" {log.behind_gap[0]}"
             )
-            print(f"  not restored: {what}. Give the restored nodes another prefix as tiered.url")
+            print(f"  not restored: {loss}. Give the restored nodes another prefix as tiered.url")
     sys.stdout.flush()
 
 
 def only_node() -> str:
     """The default node directory: the only one of a local cluster."""
-    found = (
+    nodes = (
         sorted(
             entry.path
             for entry in os.scandir(DEFAULT_DATA)
@@ -379,11 +379,11 @@ def only_node() -> str:
         if _is_there()
         else []
     )
-    if len(found) == 1:
-        return found[0]
+    if len(nodes) == 1:
+        return nodes[0]
     some = (
-        f"there are {', '.join(found)}"
-        if found
+        f"there are {', '.join(nodes)}"
+        if nodes
         else f"there is no node directory in ./{DEFAULT_DATA}"
     )
     raise click.UsageError(f"which node directory? {some}; name one with --data")
@@ -442,9 +442,9 @@ def _carried_out(target: str, job: Any) -> Manifest:
     except (BadCopy, Refused):
         raise
     except StorageError as error:
-        what, _, remedy = str(error).rpartition(": ")
+        problem, _, remedy = str(error).rpartition(": ")
         raise BadCopy(
-            what or remedy, remedy if what else "look at the source with `ledgermq audit`"
+            problem or remedy, remedy if problem else "look at the source with `ledgermq audit`"
         ) from error
     except OSError as error:
         where = error.filename or target
@@ -467,7 +467,7 @@ def _with_workers(directory: str) -> list[str]:
 
 def _tell(
     done: Sequence[Done],
-    what: str,
+    action: str,
     exact: bool,
     as_object: bool,
     more: Mapping[str, Any] = MappingProxyType({}),
@@ -485,7 +485,7 @@ def _tell(
         manifest = each.manifest
         size = f"{manifest.used_bytes} bytes" if exact else size_words(manifest.used_bytes)
         print(
-            f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)}"
+            f"{action} and verified: node {each.node} in {each.directory}, {len(manifest.files)}"
             f" files, {size}"
         )
         for name, point in sorted(manifest.groups.items()):

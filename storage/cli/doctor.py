@@ -300,20 +300,21 @@ def reading(rate: float, log_bytes: int) -> tuple[Reading, list[Warning_]]:
     most = rate * SCRUB_PART_OF_DISK
     wanted = max(SCRUB_BYTES_PER_S, log_bytes / SCRUB_PASS_S)
     chosen = max(1, round(min(wanted, most)))
-    found = Reading(chosen, log_bytes / chosen, chosen / rate)
+    chosen_reading = Reading(chosen, log_bytes / chosen, chosen / rate)
     if log_bytes <= SCRUB_BYTES_PER_S * SCRUB_PASS_S:
-        return found, []
-    what = (
+        return chosen_reading, []
+    problem = (
         f"at the default of {SCRUB_BYTES_PER_S // MIB} MiB/s reading {log_bytes / GIB:,.0f} GiB of"
         " logs again takes longer than a week"
     )
     remedy = f"set scrub.bytes_per_s to {chosen}"
-    if found.pass_s > SCRUB_PASS_S:
+    if chosen_reading.pass_s > SCRUB_PASS_S:
         remedy += (
-            f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep fewer messages,"
+            f", a twentieth of this disk: {chosen_reading.pass_s / 86_400:.0f} days; or keep fewer"
+            " messages,"
             " or use more nodes"
         )
-    return found, [Warning_(WARN, what, remedy)]
+    return chosen_reading, [Warning_(WARN, problem, remedy)]
 
 
 def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
@@ -324,14 +325,14 @@ def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
     names = ", ".join(f"{base:020d}" for base in differing[:FILES_NAMED]) + (
         " and more" if len(differing) > FILES_NAMED else ""
     )
-    what = (
+    problem = (
         f"{len(differing)} sealed log file{'s' if len(differing) > 1 else ''} of {group} differ"
         f" from what a majority sealed: {names}"
     )
     return [
         Warning_(
             ALARM,
-            what,
+            problem,
             "delete nothing; run ledgermq audit over all replicas, it names the damaged bytes",
         )
     ]
@@ -339,8 +340,8 @@ def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
 
 def about_access(directory: str) -> Warning_:
     """A directory with messages that every user of the machine can enter."""
-    what = f"every user of this machine can enter {directory}, which holds messages"
-    return Warning_(WARN, what, f"chmod o-rwx {directory}")
+    problem = f"every user of this machine can enter {directory}, which holds messages"
+    return Warning_(WARN, problem, f"chmod o-rwx {directory}")
 
 
 def log_file_bytes(total_bytes: int, rate: float) -> int:
@@ -354,11 +355,11 @@ def log_file_bytes(total_bytes: int, rate: float) -> int:
 
 def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
     if facts.in_memory:
-        what = (
+        problem = (
             f"{facts.file_system} is a memory file system: nothing on it survives a restart of the"
             " machine"
         )
-        return [Warning_(ALARM, what, "put the data on a disk")]
+        return [Warning_(ALARM, problem, "put the data on a disk")]
     if measured is None:
         return [
             Warning_(
@@ -368,7 +369,7 @@ def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
             )
         ]
     slow = max(measured.flushes, key=lambda flush: flush.p99_s)
-    what = (
+    problem = (
         f"a flush of {slow.write_bytes // KIB} KiB takes {slow.p99_s * 1000:.0f} ms (p99), above"
         " {} ms"
     )
@@ -376,7 +377,7 @@ def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
         return [
             Warning_(
                 ALARM,
-                what.format(round(SYNC_ALARM_S * 1000)),
+                problem.format(round(SYNC_ALARM_S * 1000)),
                 "use another disk, or find what else writes to this one",
             )
         ]
@@ -384,7 +385,7 @@ def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
         return [
             Warning_(
                 WARN,
-                what.format(round(SYNC_WARN_S * 1000)),
+                problem.format(round(SYNC_WARN_S * 1000)),
                 "find what else writes to this disk; durable sends wait that long",
             )
         ]
@@ -395,28 +396,30 @@ def _about_space(facts: Facts, own_bytes: int | None) -> list[Warning_]:
     used, used_bytes = facts.used_percent, facts.total_bytes - facts.free_bytes
     for level, limit in ((ALARM, DISK_ALARM_PERCENT), (WARN, DISK_WARN_PERCENT)):
         if used > limit:
-            what, remedy = (
+            problem, remedy = (
                 f"{used:.1f} % of the file system are used, above {limit} %",
                 "free or add space, or keep messages shorter",
             )
             if own_bytes is not None and 2 * own_bytes < used_bytes:
-                what += (
+                problem += (
                     f"; {units.size_words(used_bytes - own_bytes)} of that by other files than this"
                     " node's"
                 )
                 remedy = "make room among the other files, or give the node a disk of its own"
-            return [Warning_(level, what, remedy)]
+            return [Warning_(level, problem, remedy)]
     return []
 
 
 def _about_limits(facts: Facts) -> list[Warning_]:
-    found = []
+    warnings = []
     if facts.open_files is not None and facts.open_files < OPEN_FILES_MIN:
-        what = f"this process may open {facts.open_files} files, a node wants {OPEN_FILES_MIN}"
-        found.append(
-            Warning_(WARN, what, "raise the limit: ulimit -n, or LimitNOFILE of the service")
+        problem = f"this process may open {facts.open_files} files, a node wants {OPEN_FILES_MIN}"
+        warnings.append(
+            Warning_(WARN, problem, "raise the limit: ulimit -n, or LimitNOFILE of the service")
         )
     if facts.max_map_count is not None and facts.max_map_count < MAP_COUNT_MIN:
-        what = f"a process may have {facts.max_map_count} memory maps, a node wants {MAP_COUNT_MIN}"
-        found.append(Warning_(WARN, what, "raise it: sysctl vm.max_map_count=65530"))
-    return found
+        problem = (
+            f"a process may have {facts.max_map_count} memory maps, a node wants {MAP_COUNT_MIN}"
+        )
+        warnings.append(Warning_(WARN, problem, "raise it: sysctl vm.max_map_count=65530"))
+    return warnings

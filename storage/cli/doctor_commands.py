@@ -64,10 +64,10 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = units.size_bytes(value)
-        if not found:
+        converted = units.size_bytes(value)
+        if not converted:
             self.fail(f"{value!r} is not a size; write it like {units.SIZE_FORM}")
-        return found
+        return converted
 
 
 COUNT = click.IntRange(1, 100_000)
@@ -211,9 +211,9 @@ def doctor(
         more.append(about_access(directory))
     verdict = examine(facts, measured, None if node is None else node.used_bytes)
     verdict = replace(verdict, warnings=(*verdict.warnings, *more))
-    told = as_json(directory, verdict, node, read)
+    report = as_json(directory, verdict, node, read)
     print(
-        json.dumps(told) if as_object else as_text(directory, verdict, node, read, exact),
+        json.dumps(report) if as_object else as_text(directory, verdict, node, read, exact),
         flush=True,
     )
     raise SystemExit(ExitCode.FAILED if verdict.warnings else 0)
@@ -221,33 +221,35 @@ def doctor(
 
 def _say_plan(text: str, options: dict[str, Any], exact: bool, as_object: bool) -> NoReturn:
     try:
-        found = plan(parse(text), Options(**options))
+        sizing = plan(parse(text), Options(**options))
     except UnusablePlan as error:
         raise click.UsageError(str(error)) from error
-    print(json.dumps(plan_as_json(found)) if as_object else plan_as_text(found, exact), flush=True)
-    raise SystemExit(ExitCode.FAILED if found.exceeded else 0)
+    print(
+        json.dumps(plan_as_json(sizing)) if as_object else plan_as_text(sizing, exact), flush=True
+    )
+    raise SystemExit(ExitCode.FAILED if sizing.exceeded else 0)
 
 
-def plan_as_json(found: Sizing) -> dict[str, Any]:
+def plan_as_json(sizing: Sizing) -> dict[str, Any]:
     """The plan as the command line prints it. `figures`: the measured constants, and the page that
     states each."""
     figures = {
         name: {"what": figure.what, "points": figure.points, "page": figure.page}
         for name, figure in FIGURES.items()
     }
-    return {"v": 1, **asdict(found), "chart": chart_values(found), "figures": figures}
+    return {"v": 1, **asdict(sizing), "chart": chart_values(sizing), "figures": figures}
 
 
-def plan_as_text(found: Sizing, exact: bool = False) -> str:
+def plan_as_text(sizing: Sizing, exact: bool = False) -> str:
     """The plan for people."""
 
     def size(count: float) -> str:
         return f"{count:,.0f} bytes" if exact else units.size_words(round(count))
 
-    load, options, node = found.load, found.options, found.node
-    each = load.messages_per_s / found.groups
+    load, options, node = sizing.load, sizing.options, sizing.node
+    each = load.messages_per_s / sizing.groups
     workers = f"{node.workers} worker{'s' if node.workers > 1 else ''}"
-    values = chart_values(found)
+    values = chart_values(sizing)
     lines = [
         (
             f"load         {load.messages_per_s:,g} messages/s of {size(load.body_bytes)}, kept for"
@@ -255,8 +257,9 @@ def plan_as_text(found: Sizing, exact: bool = False) -> str:
             f" consumer group{'s' if options.consumer_groups != 1 else ''}"
         ),
         (
-            f"cluster      {found.nodes} node{'s' if found.nodes > 1 else ''} with {workers} each,"
-            f" {found.groups} broker groups of {options.replicas} replicas; {each:,.0f} messages/s"
+            f"cluster      {sizing.nodes} node{'s' if sizing.nodes > 1 else ''} with {workers}"
+            " each,"
+            f" {sizing.groups} broker groups of {options.replicas} replicas; {each:,.0f} messages/s"
             " for each leader"
         ),
         "each node",
@@ -270,17 +273,17 @@ def plan_as_text(found: Sizing, exact: bool = False) -> str:
             f" {size(node.disk_written_per_s)}/s"
         ),
         f"  network    {size(node.network_in_per_s)}/s in, {size(node.network_out_per_s)}/s out",
-        f"message      {size(found.log_bytes_a_message)} in the log",
-        f"decided by   {found.limit}",
+        f"message      {size(sizing.log_bytes_a_message)} in the log",
+        f"decided by   {sizing.limit}",
         f"chart        {json.dumps(values)}",
         (
             "assumed      half of each core and of the network stays free; disk below 80 %; every"
             " figure and its source: docs/sizing.md"
         ),
     ]
-    if found.exceeded:
+    if sizing.exceeded:
         lines.append(
-            f"alarm: {found.nodes} nodes are too few ({', '.join(found.exceeded)}); leave out"
+            f"alarm: {sizing.nodes} nodes are too few ({', '.join(sizing.exceeded)}); leave out"
             " --nodes, or give larger nodes"
         )
     return "\n".join(lines)
@@ -441,8 +444,8 @@ def _model_lines(measured: Measured, size: Callable[[float], str], half: str) ->
         for flush in measured.flushes
     ]
     check = ", ".join(
-        f"{size // KIB} KiB {model:.2f} ms (measured {found:.2f})"
-        for size, model, found in sizes[1:]
+        f"{size // KIB} KiB {model:.2f} ms (measured {taken:.2f})"
+        for size, model, taken in sizes[1:]
     )
     return [
         (
@@ -488,5 +491,5 @@ def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat("T", "seconds")
 
 
-def _limit(value: int | None, what: str) -> str:
-    return f"no known limit of {what}" if value is None else f"{value:,} {what}"
+def _limit(value: int | None, unit: str) -> str:
+    return f"no known limit of {unit}" if value is None else f"{value:,} {unit}"

@@ -117,7 +117,7 @@ def read_facts(directory: str) -> Facts:
 def open_to_all(directory: str) -> bool:
     """Whether every user of the machine can open files in a directory. Raises OSError."""
     path = Path(os.path.realpath(directory))
-    return all(found.stat().st_mode & stat.S_IXOTH for found in (path, *path.parents))
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
 def file_system(directory: str) -> str:
@@ -142,9 +142,9 @@ def rotational(device: int) -> bool | None:
     kernel; None if unknown."""
     place = f"{BLOCK_DEVICES}/{os.major(device)}:{os.minor(device)}"
     for queue in (f"{place}/queue/rotational", f"{place}/../queue/rotational"):
-        found = _number(queue)
-        if found is not None:
-            return found == 1
+        flag = _number(queue)
+        if flag is not None:
+            return flag == 1
     return None
 
 
@@ -175,22 +175,22 @@ def look_at_node(directory: str) -> NodeFound | None:
 
 
 def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
-    found = identity.read_identity(disk, root)
-    assert found is not None, f"{root} lost its identity"
-    log_directory = f"{root}/dledger-{found.replica}"
+    own_identity = identity.read_identity(disk, root)
+    assert own_identity is not None, f"{root} lost its identity"
+    log_directory = f"{root}/dledger-{own_identity.replica}"
     names = [name for name in disk.listdir(f"{log_directory}/data") if parse_name(name) is not None]
     noted = checkpoints.read_log_checkpoint(disk, log_directory)
     return GroupFound(
-        found.group,
-        found.replica,
-        found.log_id,
+        own_identity.group,
+        own_identity.replica,
+        own_identity.log_id,
         checkpoints.is_clean(disk, root),
         len(names),
         sum(os.stat(f"{log_directory}/data/{name}").st_blocks * BLOCK_BYTES for name in names),
-        read_mark(disk, f"{log_directory}/syncedmark", found.log_id).index,
+        read_mark(disk, f"{log_directory}/syncedmark", own_identity.log_id).index,
         None if noted is None else noted.committed_index,
-        *_sealed(disk, root, found.log_id),
-        _verified_ms(disk, root, found.log_id),
+        *_sealed(disk, root, own_identity.log_id),
+        _verified_ms(disk, root, own_identity.log_id),
         _recovery(disk, root),
     )
 

@@ -69,13 +69,13 @@ SUITE, SIZES = "make bench", "python -m bench sizes"
 BODY_BYTES = (100, 1_024, 10_240)
 
 
-def _by_body(what: str, *values: float) -> Figure:
+def _by_body(label: str, *values: float) -> Figure:
     quotes = [f"| a native message of {size:,} bytes |" for size in BODY_BYTES]
-    return Figure(what, tuple(zip(BODY_BYTES, values, strict=True)), SIZING, tuple(quotes), SUITE)
+    return Figure(label, tuple(zip(BODY_BYTES, values, strict=True)), SIZING, tuple(quotes), SUITE)
 
 
-def _one(what: str, value: float, page: str, quote: str, command: str) -> Figure:
-    return Figure(what, ((0, value),), page, (quote,), command)
+def _one(label: str, value: float, page: str, quote: str, command: str) -> Figure:
+    return Figure(label, ((0, value),), page, (quote,), command)
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -294,27 +294,27 @@ def parse(text: str) -> Load:
         )
     if not re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?|\d+(\.\d+)?", rate[1]):
         raise UnusablePlan(f"{rate[1]!r} is not a number", "write 20000, 20,000 or 20k")
-    found = Load(
+    load = Load(
         float(rate[1].replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6}[rate[2].replace("K", "k")],
         math.ceil(float(size[1]) * SIZES_BYTES.get(size[2], 1)),
         float(span[1]) * SPANS_S[span[2][0]],
     )
-    if not 0 < found.messages_per_s <= MESSAGES_PER_S_MAX:
+    if not 0 < load.messages_per_s <= MESSAGES_PER_S_MAX:
         raise UnusablePlan(
             f"a rate of {match[1]} cannot be planned for",
             "give more than 0 and at most 1,000 million messages a second",
         )
-    if not 0 < found.body_bytes <= BODY_BYTES_MAX:
+    if not 0 < load.body_bytes <= BODY_BYTES_MAX:
         raise UnusablePlan(
             f"messages of {match[2]} are not possible",
             "give a size from 1 B to 4 MiB (docs/limits.md)",
         )
-    if not 0 < found.retention_s <= RETENTION_S_MAX:
+    if not 0 < load.retention_s <= RETENTION_S_MAX:
         raise UnusablePlan(
             f"a retention of {match[3]} cannot be planned for",
             "give more than 0 and at most ten years",
         )
-    return found
+    return load
 
 
 # -- what it needs
@@ -371,11 +371,11 @@ def plan(load: Load, options: Options) -> Sizing:
 
 def _check(options: Options) -> None:
     if options.nodes is not None and options.nodes < options.replicas:
-        what = (
+        problem = (
             f"{options.replicas} replicas need {options.replicas} nodes, and --nodes is"
             f" {options.nodes}"
         )
-        raise UnusablePlan(what, "raise --nodes or lower --replicas")
+        raise UnusablePlan(problem, "raise --nodes or lower --replicas")
     if options.nodes is None and options.cores < 2:
         raise UnusablePlan(
             "a node with one core has none left for syncs and the system",
@@ -383,12 +383,12 @@ def _check(options: Options) -> None:
         )
 
 
-def _explained(found: Sizing) -> Sizing:
+def _explained(sizing: Sizing) -> Sizing:
     """With the resource that one node less would lack."""
-    if found.nodes == found.options.replicas:
-        return found
-    fewer = _with(found.load, found.options, found.nodes - 1)
-    return _with(found.load, found.options, found.nodes, fewer.exceeded[0])
+    if sizing.nodes == sizing.options.replicas:
+        return sizing
+    fewer = _with(sizing.load, sizing.options, sizing.nodes - 1)
+    return _with(sizing.load, sizing.options, sizing.nodes, fewer.exceeded[0])
 
 
 def message_us(load: Load, options: Options) -> tuple[float, float, float]:
@@ -516,17 +516,17 @@ def _up(value: float, step: float) -> int:
     return math.ceil(value / step - 1e-9)
 
 
-def chart_values(found: Sizing) -> dict[str, object]:
+def chart_values(sizing: Sizing) -> dict[str, object]:
     """The values of the Helm chart for a plan (docs/kubernetes.md): processor rounded up to
     quarters, memory to 128 MiB, volume to GiB."""
-    memory = _up(found.node.memory_bytes, 128 * MIB) * 128
+    memory = _up(sizing.node.memory_bytes, 128 * MIB) * 128
     return {
-        "replicas": found.nodes,
-        "workers": found.node.workers,
-        "storage": {"size": f"{_up(found.node.disk_bytes, GIB)}Gi"},
+        "replicas": sizing.nodes,
+        "workers": sizing.node.workers,
+        "storage": {"size": f"{_up(sizing.node.disk_bytes, GIB)}Gi"},
         "resources": {
             "requests": {
-                "cpu": f"{_up(found.node.cores_used / PART_USED, 0.25) * 250}m",
+                "cpu": f"{_up(sizing.node.cores_used / PART_USED, 0.25) * 250}m",
                 "memory": f"{memory}Mi",
             },
             "limits": {"memory": f"{memory * MEMORY_LIMIT}Mi"},

@@ -149,15 +149,15 @@ def explain(root: str, error: OSError) -> StorageError:
             f" {LIMIT_REMEDY}, then start again"
         )
     if error.errno in GONE_ERRNOS:
-        what = f"the disk under {root} fails or is missing ({error})"
+        problem = f"the disk under {root} fails or is missing ({error})"
         remedy = (
             "check the kernel's log; replace or reattach it, or restore this replica from its peers"
         )
-        return LogFenced(f"{what}: {remedy}", ExitCode.SYNC_FAILED)
+        return LogFenced(f"{problem}: {remedy}", ExitCode.SYNC_FAILED)
     if error.errno == errno.EROFS:
-        what = f"{root} is on a read-only file system ({error})"
+        problem = f"{root} is on a read-only file system ({error})"
         return Unusable(
-            f"{what}: the kernel remounts a failing disk like this; check its log, then mount it"
+            f"{problem}: the kernel remounts a failing disk like this; check its log, then mount it"
             " writable again"
         )
     return Unusable(

@@ -118,14 +118,14 @@ class _Warmer:
             )
         self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
 
-    def _attempt(self, what: str, remedy: str, act: Callable[[], None], file: DiskFile) -> None:
+    def _attempt(self, action: str, remedy: str, act: Callable[[], None], file: DiskFile) -> None:
         try:
             act()
         except OSError as error:
             # A file that was closed in the meantime is not a failure.
             if not self._reported and error.errno != errno.EBADF:
                 self._reported = True
-                self.warmth.refused(f"{file.path} cannot be {what} ({error.strerror}): {remedy}")
+                self.warmth.refused(f"{file.path} cannot be {action} ({error.strerror}): {remedy}")
 
 
 class _Preparation:
@@ -277,7 +277,7 @@ class MappedFiles:
     def repair(self) -> bool:
         """As `load`, for derived files: files of wrong name or length are removed, and missing
         files from the origin on are created empty. True if there were any."""
-        found: list[int] = []
+        bases: list[int] = []
         suspect = False
         # As in `load`, a name may be in the cache only. The owner's first sync of names covers it.
         self.names_changed = self._disk.exists(self.directory)
@@ -291,13 +291,13 @@ class MappedFiles:
                 and base % self.file_bytes == 0
                 and self._disk.file_size(path) == self.file_bytes
             ):
-                found.append(base)
+                bases.append(base)
                 continue
             suspect = suspect or not name.endswith(UNFINISHED)
             self._disk.unlink(path)
         self.bases = []
-        self.left_over = [base for base in found if base < self.origin]
-        for base in found[len(self.left_over) :]:
+        self.left_over = [base for base in bases if base < self.origin]
+        for base in bases[len(self.left_over) :]:
             while self.end < base:
                 suspect = True
                 self.extend()
@@ -407,9 +407,9 @@ class MappedFiles:
     def adopt_if_ready(self) -> bool:
         """Give the prepared file its final name, if it is ready. The owner must sync the directory
         before it relies on the name."""
-        return self.upcoming is not None and self.upcoming.ready and self._take()
+        return self.upcoming is not None and self.upcoming.ready and self._adopt()
 
-    def _take(self) -> bool:
+    def _adopt(self) -> bool:
         assert self.upcoming is not None
         preparation, self.upcoming = self.upcoming, None
         if preparation.cancelled:
@@ -439,7 +439,7 @@ class MappedFiles:
         self.prepare()
         if self.upcoming is not None:
             self.upcoming.finish()
-        if self.upcoming is None or not self._take():
+        if self.upcoming is None or not self._adopt():
             if self._refusal is not None and is_exhausted(self._refusal):
                 raise Exhausted(
                     f"no log file can be made in {self.directory} ({self._refusal}):"

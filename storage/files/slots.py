@@ -73,10 +73,10 @@ class SlotFile:
             raise PromisesLost(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: {_REMEDY}")
         length = _HEAD.size + payload_bytes + _CRC.size
         slots = [_parse(file.pread(slot * PAGE_BYTES, length), magic) for slot in (0, 1)]
-        found = [
+        valid = [
             (value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid
         ]
-        if not found:
+        if not valid:
             file.close()
             versions = {value.version for value in slots} - {VERSION, 0}
             if versions:
@@ -85,7 +85,7 @@ class SlotFile:
                     " program that wrote it"
                 )
             raise PromisesLost(f"both slots of {path} are damaged: {_REMEDY}")
-        sequence, payload, slot = max(found)
+        sequence, payload, slot = max(valid)
         # After a failed sync or a kill the page cache may hold a slot that the medium lacks. So the
         # slot is written again, in place, which leaves the other slot unchanged in any case; it
         # counts when it is synced.
@@ -134,12 +134,12 @@ def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
         for start in (0, PAGE_BYTES)
         if len(data) >= start + length
     ]
-    found = [(slot.sequence, slot.payload) for slot in slots if slot.valid]
-    if not found:
+    valid = [(slot.sequence, slot.payload) for slot in slots if slot.valid]
+    if not valid:
         raise Damaged(
             f"no slot of {path} is valid: the file is damaged, or of another version of LedgerMQ"
         )
-    return max(found)[1]
+    return max(valid)[1]
 
 
 def erase_fill(disk: Disk, path: str, payload_bytes: int) -> None:
@@ -159,8 +159,8 @@ def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
 def _parse(raw: bytes, magic: bytes) -> _Slot:
     """Parse a slot. A foreign version counts only in a file without any valid slot, because a
     single damaged byte must not look like one."""
-    found, version, sequence = _HEAD.unpack_from(raw)
-    if found != magic:
+    magic_word, version, sequence = _HEAD.unpack_from(raw)
+    if magic_word != magic:
         return _Slot(False, 0, 0, b"")
     intact = version == VERSION and _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] == crc32c.crc32c(
         raw[: -_CRC.size]

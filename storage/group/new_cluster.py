@@ -84,13 +84,13 @@ class Loss:
 
     def as_json(self) -> dict[str, Any]:
         """The form in `recovery.json`."""
-        told = {
+        fields = {
             **asdict(self),
             "given_up": list(self.given_up),
             "heard": None if self.heard is None else dict(self.heard),
         }
         return {
-            **told,
+            **fields,
             "lost": {
                 "entries": self.lost_entries,
                 "committed": self.lost_committed,
@@ -101,7 +101,9 @@ class Loss:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
         """Also reads records written before observers existed."""
-        known = {name: found for name, found in value.items() if name in cls.__dataclass_fields__}
+        known = {
+            name: content for name, content in value.items() if name in cls.__dataclass_fields__
+        }
         return cls(**{**known, "given_up": tuple(value["given_up"])})
 
 
@@ -109,13 +111,13 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
     """What a recovery of this directory would continue from, and the new log id of an interrupted
     one. Opens the log as a node would, and closes it cleanly. `observer`: the directory must be an
     observer's. Raises Refused, StorageError, OSError."""
-    found = identities.read_identity(disk, root)
-    if found is None:
+    own_identity = identities.read_identity(disk, root)
+    if own_identity is None:
         raise Refused(f"{root} holds no replica", "give the node directory of the survivor")
     begun = read_recovery(disk, root)
     if begun is not None and begun["state"] != "done":
         return Loss.from_json(begun["loss"]), begun["log_id"]
-    store = _opened(disk, root, found)
+    store = _opened(disk, root, own_identity)
     log = store.log
     if log.end_index < 0:
         store.close()
@@ -126,30 +128,31 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
     noted = store.read_checkpoint()
     snapshot = store.read_snapshot()
     members, observers = _members(store, snapshot)
-    if observer and found.replica not in observers:
+    if observer and own_identity.replica not in observers:
         store.close()
-        what = (
-            f"{found.replica} is not an observer of broker group {found.group} according to its log"
+        problem = (
+            f"{own_identity.replica} is not an observer of broker group {own_identity.group}"
+            " according to its log"
         )
         raise Refused(
-            what, "recover from a voting replica with: ledgermq recover --force-new-cluster"
+            problem, "recover from a voting replica with: ledgermq recover --force-new-cluster"
         )
-    heard = read_heard(disk, root, found.log_id) if observer else None
+    heard = read_heard(disk, root, own_identity.log_id) if observer else None
     committed = max(
         -1 if noted is None else noted.committed_index,
         -1 if snapshot is None else snapshot["applied_index"],
     )
     loss = Loss(
-        group=found.group,
-        node=found.replica,
-        former_log_id=found.log_id,
+        group=own_identity.group,
+        node=own_identity.replica,
+        former_log_id=own_identity.log_id,
         begin_index=log.begin_index,
         index=log.end_index,
         term=log.end_term,
         chain_crc=log.end_chain,
         committed_index=min(committed, log.end_index),
         next_term=max(store.hard_state.value.term, log.end_term) + 1,
-        given_up=tuple(sorted(members - {found.replica})),
+        given_up=tuple(sorted(members - {own_identity.replica})),
         observer=observer,
         last_store_ms=_last_store_ms(store),
         heard=None if heard is None else asdict(heard),
@@ -164,8 +167,8 @@ def begin_anew(disk: Disk, root: str, loss: Loss, *, log_id: str, now_ms: int) -
     """Carry out a recovery, or finish an interrupted one; returns the final content of
     `recovery.json`. `log_id` is a new random UUID, or that of the interrupted attempt. Each step is
     durable: the intent, the entry, the new id in every file, the identity, the state `done`."""
-    found = identities.read_identity(disk, root)
-    assert found is not None, f"{root} lost its identity"
+    own_identity = identities.read_identity(disk, root)
+    assert own_identity is not None, f"{root} lost its identity"
     note = read_recovery(disk, root)
     if note is None or note["state"] == "done":
         chain = [] if note is None else [*note["former"]]
@@ -179,17 +182,17 @@ def begin_anew(disk: Disk, root: str, loss: Loss, *, log_id: str, now_ms: int) -
         }
         sealed_json.write(disk, f"{root}/{RECOVERY_FILE}", note)
     if note["state"] == "begun":
-        note = {**note, "state": "appended", **_append(disk, root, found, loss, note)}
+        note = {**note, "state": "appended", **_append(disk, root, own_identity, loss, note)}
         sealed_json.write(disk, f"{root}/{RECOVERY_FILE}", note)
     if note["state"] == "appended":
-        _rename_log(disk, root, found, note)
+        _rename_log(disk, root, own_identity, note)
         note = {**note, "state": "done"}
         sealed_json.write(disk, f"{root}/{RECOVERY_FILE}", note)
     return note
 
 
-def _opened(disk: Disk, root: str, found: Identity) -> GroupStore:
-    store = GroupStore.open(disk, root, found, recovering=True)
+def _opened(disk: Disk, root: str, own_identity: Identity) -> GroupStore:
+    store = GroupStore.open(disk, root, own_identity, recovering=True)
     if store.log.fenced is not None:
         fenced = store.log.fenced
         store.abandon()
@@ -203,12 +206,12 @@ def _opened(disk: Disk, root: str, found: Identity) -> GroupStore:
 def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[str], set[str]]:
     """Every member that the last membership record in this log names, and the observers among
     them."""
-    told: set[str] = set()
+    voters: set[str] = set()
     observers: set[str] = set()
     index = store.log.begin_index
     if snapshot is not None:
         members = snapshot.get("members", [])
-        told = (
+        voters = (
             set(members)
             if isinstance(members, list)
             else {*members.get("voters", {}), *members.get("learners", {})}
@@ -228,21 +231,21 @@ def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[st
                 body = decode_record(entries.data[start + HEADER_BYTES : start + size]).body
                 record = control.decode(control.Membership.TAG, body)
                 assert isinstance(record, control.Membership)
-                told, observers = {*record.voters, *record.learners}, set(record.observers)
+                voters, observers = {*record.voters, *record.learners}, set(record.observers)
         index = entries.last_index + 1
-    return told, observers
+    return voters, observers
 
 
 def _append(
-    disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, Any]
+    disk: Disk, root: str, own_identity: Identity, loss: Loss, note: dict[str, Any]
 ) -> dict[str, Any]:
     """Append the entry that names only the survivor, in a term that no leader used. Returns the
     log's new end and its begin."""
-    store = _opened(disk, root, found)
+    store = _opened(disk, root, own_identity)
     log = store.log
     if log.end_index == loss.index:
-        store.hard_state.save(HardState(loss.next_term, found.replica))
-        batch = encode_entries([control.draft(_record(found, loss, note), note["when_ms"])])
+        store.hard_state.save(HardState(loss.next_term, own_identity.replica))
+        batch = encode_entries([control.draft(_record(own_identity, loss, note), note["when_ms"])])
         offset = _next_offset(store)
         store_ms = max(note["when_ms"], _last_store_ms(store))
         log.append_leader(
@@ -260,7 +263,7 @@ def _append(
     return {"end": asdict(end), "begin": asdict(begin)}
 
 
-def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Membership:
+def _record(own_identity: Identity, loss: Loss, note: dict[str, Any]) -> control.Membership:
     gone = ", ".join(loss.given_up) or "nobody"
     command = (
         f"promote-observer, {lost_words(loss)}" if loss.observer else "recover --force-new-cluster"
@@ -271,7 +274,9 @@ def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Member
         f" {loss.committed_index}); given up: {gone}"
     )
     return control.Membership(
-        (found.replica,), incarnations={found.replica: found.incarnation}, reason=reason
+        (own_identity.replica,),
+        incarnations={own_identity.replica: own_identity.incarnation},
+        reason=reason,
     )
 
 
@@ -333,10 +338,10 @@ def _last_store_ms(store: GroupStore) -> int:
     return decode_record(entries.data[HEADER_BYTES : int(entries.sizes[0])]).store_ms
 
 
-def _rename_log(disk: Disk, root: str, found: Identity, note: dict[str, Any]) -> None:
+def _rename_log(disk: Disk, root: str, own_identity: Identity, note: dict[str, Any]) -> None:
     """Write the new log id to every file that contains one, the identity last. The chain keeps its
     seed, which the begin file records."""
-    log_id, directory = note["log_id"], f"{root}/dledger-{found.replica}"
+    log_id, directory = note["log_id"], f"{root}/dledger-{own_identity.replica}"
     for name in GENERATIONS:
         value = read_generation(disk, f"{root}/state", name)
         if value is not None and value.get("log_id") in note["former"]:
@@ -346,4 +351,4 @@ def _rename_log(disk: Disk, root: str, found: Identity, note: dict[str, Any]) ->
     if disk.exists(path):
         disk.unlink(path)
     SyncedMarkFile.create(disk, path, log_id, SyncedMark(**note["end"])).close()
-    identities.write_identity(disk, root, replace(found, log_id=log_id))
+    identities.write_identity(disk, root, replace(own_identity, log_id=log_id))

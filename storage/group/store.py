@@ -122,22 +122,22 @@ class GroupStore:
         phases = phases or Phases()
         try:
             with phases.phase("identity"):
-                found = identity.read_identity(disk, root)
-                if found is None:
+                own_identity = identity.read_identity(disk, root)
+                if own_identity is None:
                     raise Unusable(
                         f"{root} holds no replica (no {identity.IDENTITY_FILE}): check the data"
                         " directory, or bootstrap this node"
                     )
                 identity.compare(
-                    root, found, wanted if recovering else as_recovered(disk, root, wanted)
+                    root, own_identity, wanted if recovering else as_recovered(disk, root, wanted)
                 )
-                log_directory = f"{root}/dledger-{found.replica}"
+                log_directory = f"{root}/dledger-{own_identity.replica}"
                 _remove_unfinished(disk, (root, log_directory))
                 _remove_unfinished(disk, (f"{root}/state",), snapshot.SNAPSHOT_FILE)
                 for name in ("hardstate", "syncedmark"):
                     if not disk.exists(f"{log_directory}/{name}"):
                         raise _incomplete(f"{log_directory}/{name}")
-                installed = carry_out(disk, root, found)
+                installed = carry_out(disk, root, own_identity)
                 if disk.exists(f"{log_directory}/{MARKER}"):
                     raise LogDamaged(
                         f"a repair of {log_directory} was interrupted: restore this replica from"
@@ -149,7 +149,7 @@ class GroupStore:
             log = log_type.open(
                 disk,
                 log_directory,
-                found,
+                own_identity,
                 clean=was_clean,
                 submit=submit,
                 writer=writer,
@@ -157,7 +157,7 @@ class GroupStore:
             )
         except OSError as error:
             raise explain(root, error) from error
-        return cls(disk, root, found, hard_state, log, was_clean=was_clean)
+        return cls(disk, root, own_identity, hard_state, log, was_clean=was_clean)
 
     @property
     def log_directory(self) -> str:
@@ -171,20 +171,20 @@ class GroupStore:
         """The newest snapshot that agrees with the log in index, term and chain CRC; None if there
         is none. Raises LogDamaged if the log was trimmed and there is none: the state of the
         trimmed entries is then lost here."""
-        found = [
+        generations = [
             (name, value)
             for name, value in snapshot.read_snapshots(self.disk, self.state_directory)
             if self._agrees(value)
         ]
-        self._generations = {name: int(value["applied_index"]) for name, value in found}
-        if not found and self.log.begin_index > 0:
-            what = (
+        self._generations = {name: int(value["applied_index"]) for name, value in generations}
+        if not generations and self.log.begin_index > 0:
+            problem = (
                 f"no snapshot in {self.state_directory} is intact and agrees with the log, which"
                 f" begins at entry {self.log.begin_index}"
             )
             why = "the state of the earlier entries cannot be derived again"
-            raise LogDamaged(f"{what}: {why}; restore this replica from peers or a backup")
-        return found[0][1] if found else None
+            raise LogDamaged(f"{problem}: {why}; restore this replica from peers or a backup")
+        return generations[0][1] if generations else None
 
     def write_snapshot(self, value: Mapping[str, Any]) -> None:
         """Make `value` the newest snapshot, and the current newest the previous one. One thread at
@@ -308,9 +308,9 @@ def _require_unused(disk: Disk, root: str, replica: str) -> None:
         for name in disk.listdir(f"{root}/dledger-{replica}/{kind}")
     ]
     if strangers or used:
-        found = (strangers + used)[0]
+        first = (strangers + used)[0]
         raise Unusable(
-            f"{root} is not empty ({found} is there) and has no {identity.IDENTITY_FILE}: use an"
+            f"{root} is not empty ({first} is there) and has no {identity.IDENTITY_FILE}: use an"
             " empty directory"
         )
 

@@ -29,7 +29,7 @@ def differences(disk: Disk, root: str, identity: Identity, written: Written) -> 
         raise log.fenced
     digests: dict[QueueKey, int] = {}
     counts: Counter[QueueKey] = Counter()
-    found: list[str] = []
+    texts: list[str] = []
     try:
         index = log.begin_index
         while index <= log.end_index:
@@ -55,5 +55,5 @@ def differences(disk: Disk, root: str, identity: Identity, written: Written) -> 
                 f"queue {key[1]} of topic {key[0]} holds {counts[key]} messages,"
                 f" {written.messages[key]} were read"
             )
-            found.append(f"{held}, or their content differs")
-    return found
+            texts.append(f"{held}, or their content differs")
+    return texts

@@ -69,41 +69,45 @@ class Settings:
     remarks: list[str] = field(default_factory=list)
 
 
-def settings_of(found: Survey) -> Settings:
+def settings_of(survey: Survey) -> Settings:
     """The settings of everything that is kept. Incarnations are 0; the keeper of the cluster's
     metadata assigns them."""
     made = Settings()
     counts: dict[str, int] = defaultdict(int)
-    for topic, queue in (*found.queues, *found.delayed):
+    for topic, queue in (*survey.queues, *survey.delayed):
         counts[topic] = max(counts[topic], queue + 1)
     for topic in sorted(counts):
-        row = found.configuration.topics.get(topic, SourceTopic(topic, counts[topic], READ | WRITE))
+        row = survey.configuration.topics.get(
+            topic, SourceTopic(topic, counts[topic], READ | WRITE)
+        )
         made.topics.append(
             TopicConfig(
                 namespace="",
                 name=topic,
-                kind=_kind(topic, row, found),
+                kind=_kind(topic, row, survey),
                 queues=counts[topic],
                 permission=_PERMISSIONS[row.perm & (READ | WRITE)],
                 incarnation=0,
             )
         )
-    _groups(found, made)
-    _offsets(found, made)
+    _groups(survey, made)
+    _offsets(survey, made)
     return made
 
 
-def _kind(topic: str, row: SourceTopic, found: Survey) -> TopicKind:
+def _kind(topic: str, row: SourceTopic, survey: Survey) -> TopicKind:
     """The kind that the topic states; if it states none, a kind that fits its messages."""
     if is_dead_letter_topic(topic):
         return TopicKind.NORMAL
-    told = _KINDS.get(row.message_type.upper())
-    return told or _BY_MESSAGES.get(frozenset(found.kinds.get(topic, set())), TopicKind.MIXED)
+    declared = _KINDS.get(row.message_type.upper())
+    return declared or _BY_MESSAGES.get(frozenset(survey.kinds.get(topic, set())), TopicKind.MIXED)
 
 
-def _groups(found: Survey, made: Settings) -> None:
-    rows = found.configuration.groups
-    reading = {group for group, topic in found.configuration.offsets if (topic, 0) in found.queues}
+def _groups(survey: Survey, made: Settings) -> None:
+    rows = survey.configuration.groups
+    reading = {
+        group for group, topic in survey.configuration.offsets if (topic, 0) in survey.queues
+    }
     for name in sorted({*rows, *reading}):
         if name in OWN_GROUPS or name.startswith(OWN_GROUP_PREFIX):
             continue
@@ -143,17 +147,17 @@ def _backoff(policy: Mapping[str, Any] | None, name: str, made: Settings) -> Bac
         return None
 
 
-def _offsets(found: Survey, made: Settings) -> None:
+def _offsets(survey: Survey, made: Settings) -> None:
     known = {group.name for group in made.groups}
     moved = 0
-    for (group, topic), rows in sorted(found.configuration.offsets.items()):
+    for (group, topic), rows in sorted(survey.configuration.offsets.items()):
         if group not in known:
             continue
         kept: dict[int, int] = {}
         for queue, offset in sorted(rows.items()):
             place: QueueKey = topic, queue
-            if place in found.queues:
-                limits = found.queues[place]
+            if place in survey.queues:
+                limits = survey.queues[place]
                 kept[queue] = min(max(offset, limits.first), limits.next)
                 moved += kept[queue] != offset
         if kept:

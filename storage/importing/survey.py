@@ -102,77 +102,77 @@ def survey(
     """Read everything. Raises Refused if something cannot be kept, or is damaged and must not be
     skipped; OSError."""
     configuration = read_configuration(root.path)
-    found = Survey(root, configuration, Sorter(configuration, topics))
+    result = Survey(root, configuration, Sorter(configuration, topics))
     reader = Reader(
-        root, lambda message: _fresh(found, message), skip_damaged=skip_damaged, progress=progress
+        root, lambda message: _fresh(result, message), skip_damaged=skip_damaged, progress=progress
     )
     halves: dict[int, None] = {}
     half_low = configuration.offsets.get((TRANSACTION_GROUP, HALF_TOPIC), {}).get(0, 0)
     for message in reader.messages():
-        found.messages += 1
-        found.log_end = message.position + message.size
-        found.first_store_ms = found.first_store_ms or message.store_ms
-        found.last_store_ms = max(found.last_store_ms, message.store_ms)
-        found.sorter.learn(message)
+        result.messages += 1
+        result.log_end = message.position + message.size
+        result.first_store_ms = result.first_store_ms or message.store_ms
+        result.last_store_ms = max(result.last_store_ms, message.store_ms)
+        result.sorter.learn(message)
         if message.topic == HALF_TOPIC and message.queue_offset >= half_low:
             halves[message.queue_offset] = None
         elif message.topic == OP_TOPIC:
             for piece in message.body.split(b","):
                 halves.pop(number_of(piece), None)
-        kept = found.sorter.sort(message)
+        kept = result.sorter.sort(message)
         if isinstance(kept, str) or kept.deliver_ms:
-            found.others[message.topic, message.queue] = message.queue_offset + 1
+            result.others[message.topic, message.queue] = message.queue_offset + 1
         if isinstance(kept, str):
-            _leave_out(found, message, kept)
+            _leave_out(result, message, kept)
         else:
-            _keep(found, message, kept, skip_damaged, reader.damages)
-    found.damages, found.last_index = reader.damages, reader.last_index
-    found.undecided = sorted(halves)
-    _require_sound(found, skip_damaged)
-    _add_empty(found)
-    _require_names(found)
-    return found
+            _keep(result, message, kept, skip_damaged, reader.damages)
+    result.damages, result.last_index = reader.damages, reader.last_index
+    result.undecided = sorted(halves)
+    _require_sound(result, skip_damaged)
+    _add_empty(result)
+    _require_names(result)
+    return result
 
 
-def _fresh(found: Survey, message: Message) -> bool:
+def _fresh(result: Survey, message: Message) -> bool:
     """Whether a message behind damage continues the log. A message with an already assigned queue
     offset remains from an earlier use."""
     key = message.topic, message.queue
-    known = found.queues.get(key)
-    return message.queue_offset >= (found.others.get(key, 0) if known is None else known.next)
+    known = result.queues.get(key)
+    return message.queue_offset >= (result.others.get(key, 0) if known is None else known.next)
 
 
-def _leave_out(found: Survey, message: Message, reason: str) -> None:
+def _leave_out(result: Survey, message: Message, reason: str) -> None:
     if reason == BATCH:
-        what = (
+        problem = (
             f"topic {message.topic} has records that hold several messages each (queue.type"
             " BatchCQ), which cannot be kept"
         )
-        raise Refused(what, "name only other topics with --topics")
-    found.left_out[message.topic, reason] += 1
+        raise Refused(problem, "name only other topics with --topics")
+    result.left_out[message.topic, reason] += 1
 
 
 def _keep(
-    found: Survey, message: Message, kept: Kept, skip_damaged: bool, damages: list[Damage]
+    result: Survey, message: Message, kept: Kept, skip_damaged: bool, damages: list[Damage]
 ) -> None:
-    found.record_bytes_max = max(found.record_bytes_max, message.size)
-    found.kept_bytes += message.size
-    found.kinds.setdefault(kept.topic, set()).add(_kind(message, kept))
+    result.record_bytes_max = max(result.record_bytes_max, message.size)
+    result.kept_bytes += message.size
+    result.kinds.setdefault(kept.topic, set()).add(_kind(message, kept))
     if kept.deliver_ms:
-        found.delayed[kept.topic, kept.queue] += 1
+        result.delayed[kept.topic, kept.queue] += 1
         return
     key = kept.topic, kept.queue
-    queue = found.queues.get(key)
+    queue = result.queues.get(key)
     if queue is None:
-        queue = found.queues[key] = QueueSurvey(message.queue_offset, message.queue_offset)
+        queue = result.queues[key] = QueueSurvey(message.queue_offset, message.queue_offset)
     gap = message.queue_offset - queue.next
     if gap < 0:
         queue.repeated += 1
-        found.kept_bytes -= message.size
+        result.kept_bytes -= message.size
         return
     if gap:
         _require_filling(
-            found, key, queue, message, gap, skip_damaged=skip_damaged, damages=damages
+            result, key, queue, message, gap, skip_damaged=skip_damaged, damages=damages
         )
         queue.lost += gap
     queue.messages += 1
@@ -188,7 +188,7 @@ def _kind(message: Message, kept: Kept) -> str:
 
 
 def _require_filling(
-    found: Survey,
+    result: Survey,
     key: QueueKey,
     queue: QueueSurvey,
     message: Message,
@@ -198,56 +198,56 @@ def _require_filling(
 ) -> None:
     """Raises Refused unless the gap may be filled: the user allowed it, and that many messages can
     have been there."""
-    what = (
+    problem = (
         f"queue {key[1]} of topic {key[0]} jumps from offset {queue.next} to {message.queue_offset}"
         f" at position {message.position}"
     )
     if not skip_damaged:
         raise Refused(
-            f"{what}: messages are missing in between",
+            f"{problem}: messages are missing in between",
             "import another replica, or accept the loss with --skip-damaged",
         )
-    most = FILLED_SPARE + (found.root.bytes // RECORD_MIN_BYTES if damages else 0)
+    most = FILLED_SPARE + (result.root.bytes // RECORD_MIN_BYTES if damages else 0)
     if gap > most:
         raise Refused(
-            f"{what}: more than the damage of this log can explain",
+            f"{problem}: more than the damage of this log can explain",
             "omit the topic: name the others with --topics",
         )
 
 
-def _require_sound(found: Survey, skip_damaged: bool) -> None:
-    if not found.messages:
+def _require_sound(result: Survey, skip_damaged: bool) -> None:
+    if not result.messages:
         raise Refused(
-            f"{found.root.path} holds no readable message",
+            f"{result.root.path} holds no readable message",
             "check that it is the broker's storePathRootDir",
         )
-    for damage in found.damages:
+    for damage in result.damages:
         if damage.resumes is not None and not skip_damaged:
             path, at = damage.resumes
-            what = (
+            problem = (
                 f"{damage.text}, and intact messages follow from byte {at} of {path}: this is"
                 " damage in the middle of the log"
             )
             raise Refused(
-                what,
+                problem,
                 "import another replica of the broker, or skip the damaged parts with"
                 " --skip-damaged",
             )
 
 
-def _add_empty(found: Survey) -> None:
+def _add_empty(result: Survey) -> None:
     """Topics without messages, and queues whose messages RocketMQ has deleted: the consume queues
     tell their next offsets."""
-    ends = queue_ends(found.root.path, found.log_end)
-    listed = found.configuration.topics
-    wanted = found.sorter.wanted
-    used = {topic for topic, _ in (*found.queues, *found.delayed)}
+    ends = queue_ends(result.root.path, result.log_end)
+    listed = result.configuration.topics
+    wanted = result.sorter.wanted
+    used = {topic for topic, _ in (*result.queues, *result.delayed)}
     names = {name for name in listed if wanted is None or name in wanted} | used
     for topic in sorted(names):
-        if topic not in used and _is_made_by_itself(found, topic):
+        if topic not in used and _is_made_by_itself(result, topic):
             continue
         seen = [
-            queue + 1 for name, queue in (*found.queues, *found.delayed, *ends) if name == topic
+            queue + 1 for name, queue in (*result.queues, *result.delayed, *ends) if name == topic
         ]
         count = max([listed[topic].queues if topic in listed else 0, *seen])
         if count > MAX_QUEUES:
@@ -255,25 +255,25 @@ def _add_empty(found: Survey) -> None:
             raise Refused(what, "omit it: name the others with --topics")
         for queue in range(count):
             end = ends.get((topic, queue), 0)
-            found.queues.setdefault((topic, queue), QueueSurvey(end, end))
+            result.queues.setdefault((topic, queue), QueueSurvey(end, end))
     if wanted is not None:
-        for topic in sorted(set(wanted) - set(found.topics())):
+        for topic in sorted(set(wanted) - set(result.topics())):
             raise Refused(
-                f"{found.root.path} has no topic {topic}",
-                f"available topics: {', '.join(found.topics()) or 'none'}",
+                f"{result.root.path} has no topic {topic}",
+                f"available topics: {', '.join(result.topics()) or 'none'}",
             )
 
 
-def _is_made_by_itself(found: Survey, topic: str) -> bool:
+def _is_made_by_itself(result: Survey, topic: str) -> bool:
     """Whether every RocketMQ broker has this topic, used or not."""
-    row = found.configuration.topics.get(topic)
+    row = result.configuration.topics.get(topic)
     return is_internal(topic) or (
         row is not None and (bool(row.perm & INHERIT) or topic.endswith("_REPLY_TOPIC"))
     )
 
 
-def _require_names(found: Survey) -> None:
-    for topic in found.topics():
+def _require_names(result: Survey) -> None:
+    for topic in result.topics():
         try:
             topic_name("", topic)
         except LedgerError as error:

@@ -160,11 +160,11 @@ class Writer:
         """Add one message to the current batch. Raises Refused for one that no log file can
         hold."""
         if entry.size > self._room:
-            what = (
+            problem = (
                 f"a message of {entry.size} bytes does not fit into a log file of {self._room + 8}"
                 " bytes"
             )
-            raise Refused(what, "choose larger files with --log-file-size")
+            raise Refused(problem, "choose larger files with --log-file-size")
         self._entries.append(entry)
         self._times.append(store_ms)
         self._bytes += entry.size
@@ -277,11 +277,11 @@ class Import:
             else:
                 self._keep(message)
         if count != self._found.messages:
-            what = (
+            problem = (
                 f"{self._found.root.path} changed while it was read: {self._found.messages}"
                 f" messages, then {count}"
             )
-            raise Refused(what, "stop the broker, or import a copy that is not written to")
+            raise Refused(problem, "stop the broker, or import a copy that is not written to")
         self._written.last_ms = self._last_ms
 
     def _time(self, message: Message) -> int:
@@ -299,11 +299,11 @@ class Import:
         try:
             entry = translate(message)
         except CannotKeep as error:
-            what = (
+            problem = (
                 f"message {message.queue_offset} of queue {key[1]} of topic {key[0]} cannot be"
                 f" kept: {error}"
             )
-            raise Refused(what, "omit the topic: name the others with --topics") from error
+            raise Refused(problem, "omit the topic: name the others with --topics") from error
         store_ms = self._time(message)
         for offset in range(self._next[key], message.queue_offset):
             self._writer.put(_lost(message, offset), store_ms)
@@ -336,11 +336,11 @@ class Import:
         try:
             entry = translate(message, waiting)
         except CannotKeep as error:
-            what = (
+            problem = (
                 f"delayed message {message.queue_offset} for topic {kept.topic} cannot be kept:"
                 f" {error}"
             )
-            raise Refused(what, "omit the topic: name the others with --topics") from error
+            raise Refused(problem, "omit the topic: name the others with --topics") from error
         self._slots[slot] += 1
         self._writer.put(entry, self._time(message))
         self._written.delayed[kept.topic, kept.queue] += 1
@@ -418,10 +418,10 @@ def _offset_records(settings: Settings) -> Iterator[control.ControlRecord]:
         yield control.ResetRecord(group, topic, tuple(sorted(places.items())))
 
 
-def queue_begins(found: Survey) -> dict[str, dict[int, int]]:
+def queue_begins(survey_of_source: Survey) -> dict[str, dict[int, int]]:
     """Topic → queue → first offset, of queues that do not begin with 0."""
     begins: dict[str, dict[int, int]] = {}
-    for (topic, queue), survey in sorted(found.queues.items()):
+    for (topic, queue), survey in sorted(survey_of_source.queues.items()):
         if survey.first:
             begins.setdefault(topic, {})[queue] = survey.first
     return begins

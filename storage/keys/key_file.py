@@ -86,11 +86,11 @@ def walk(
     timed = note.begin_ms > 0
     while 0 < number < note.count:
         data = file.pread(note.unit_at(number), UNIT_BYTES)
-        found, position, seconds, previous = UNIT.unpack(data)
+        unit_hash, position, seconds, previous = UNIT.unpack(data)
         at_ms = note.begin_ms + seconds * 1000
         if timed and at_ms + 999 < begin_ms and seconds < SECONDS_MAX:
             return
-        if found == hash_ and (not timed or at_ms <= end_ms):
+        if unit_hash == hash_ and (not timed or at_ms <= end_ms):
             yield position
         number = previous if previous < number else 0
 
@@ -251,14 +251,14 @@ class KeyFileWriter:
         """Blank units of a former process above the recorded position; returns whether there were
         any. If the group gets further entries, the same units are written again; if not, a clean
         stop would leave these in the file."""
-        at, found = self.note.unit_at(self.note.count), False
+        at, erased = self.note.unit_at(self.note.count), False
         while at < self.note.file_bytes:
             rest = self._file.pread(at, min(LOAD_UNITS * UNIT_BYTES, self.note.file_bytes - at))
             if not np.frombuffer(rest, np.uint8).any():
                 break
             self._file.pwrite(at, bytes(len(rest)))
-            at, found = at + len(rest), True
-        return found
+            at, erased = at + len(rest), True
+        return erased
 
     def flush(self) -> None:
         """Write slots and header."""

@@ -315,8 +315,8 @@ class KeyIndex:
         if note is None:
             return False
         path = f"{self._filters}/{note.name}"
-        found = StoredBloom.verify(self._disk, path, note.count, keep_going)
-        if found is None:
+        bloom = StoredBloom.verify(self._disk, path, note.count, keep_going)
+        if bloom is None:
             file = self._disk.open(f"{self.directory}/{note.name}")
             try:
                 made = build_filter(file, note, note.units, keep_going)
@@ -325,8 +325,8 @@ class KeyIndex:
             if made is None:
                 return True
             self._write_filter(note, made.encode(note.count))
-            found = StoredBloom(made.blocks)
-        self._filter_of = {**self._filter_of, note.name: found}
+            bloom = StoredBloom(made.blocks)
+        self._filter_of = {**self._filter_of, note.name: bloom}
         return True
 
     # Durability
@@ -429,7 +429,7 @@ class KeyIndex:
         with self._lock:
             self._sealed = self._sealed[len(gone) :]
         self._filter_of = {
-            name: found for name, found in self._filter_of.items() if name not in names
+            name: bloom for name, bloom in self._filter_of.items() if name not in names
         }
         removed = [f"{self.directory}/{note.name}" for note in gone]
         for path in removed + [f"{self._filters}/{note.name}" for note in gone]:
@@ -493,14 +493,14 @@ class KeyIndex:
             file.close()
 
     def _may_have(self, note: KeyNote, hash_: int) -> bool:
-        found = self._filter_of.get(note.name)
-        if found is None:
+        bloom = self._filter_of.get(note.name)
+        if bloom is None:
             return True
         file = self._open(f"{self._filters}/{note.name}")
         if file is None:
             return True
         try:
-            return found.may_have(file, hash_)
+            return bloom.may_have(file, hash_)
         finally:
             file.close()
 

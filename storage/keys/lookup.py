@@ -56,12 +56,12 @@ class _Wanted:
     end_ms: int
     epochs: TimeEpochs
 
-    def matches(self, found: Found) -> bool:
-        record = decode_record(found.record)
+    def matches(self, message: Found) -> bool:
+        record = decode_record(message.record)
         if (
             record.topic != self.topic
             or not self.begin_ms
-            <= self.epochs.counted(record.store_ms, found.physical_offset)
+            <= self.epochs.counted(record.store_ms, message.physical_offset)
             <= self.end_ms
         ):
             return False
@@ -101,14 +101,14 @@ class Lookup:
             return
         # Search for the longest word, which is usually the rarest.
         hash_ = key_hash(stored_topic, max(names, key=len))
-        found = (one for one in self._proposed(hash_, begin_ms, end_ms) if wanted.matches(one))
+        by_hash = (one for one in self._proposed(hash_, begin_ms, end_ms) if wanted.matches(one))
         native = read_native_id(key)
         if native is None:
-            yield from found
+            yield from by_hash
             return
         before = -1
         counted = self._counted_off(native, wanted, end_ms)
-        for one in merge(found, counted, key=lambda one: one.physical_offset, reverse=True):
+        for one in merge(by_hash, counted, key=lambda one: one.physical_offset, reverse=True):
             # The first message of a stretch is found both ways.
             if one.physical_offset != before:
                 yield one
@@ -150,16 +150,16 @@ class Lookup:
             ):
                 continue
             ahead = native.sequence - first.sequence
-            found = self._entry(one.index + ahead) if ahead else one
-            if found is not None and _flag(found) == _flag(one) + ahead and wanted.matches(found):
-                yield found
+            other = self._entry(one.index + ahead) if ahead else one
+            if other is not None and _flag(other) == _flag(one) + ahead and wanted.matches(other):
+                yield other
 
     def _first(self) -> Iterator[Found]:
         """The first message of the log: the indexed messages of its frame may have been trimmed."""
         if self._reader.limits.begin_index:
-            found = self._entry(self._reader.limits.begin_index)
-            if found is not None:
-                yield found
+            first = self._entry(self._reader.limits.begin_index)
+            if first is not None:
+                yield first
 
     def _entry(self, index: int) -> Found | None:
         """The message of the entry with this index."""
@@ -203,5 +203,5 @@ class Lookup:
         return Found(index, physical_offset, body_size, record)
 
 
-def _flag(found: Found) -> int:
-    return int.from_bytes(found.record[FLAG_AT : FLAG_AT + 4], "big")
+def _flag(message: Found) -> int:
+    return int.from_bytes(message.record[FLAG_AT : FLAG_AT + 4], "big")

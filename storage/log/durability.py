@@ -192,8 +192,8 @@ class Durability:
                     " more",
                     error,
                 )
-            what = f"a sync of the log failed ({error}): nothing is acknowledged any more"
-            raise self._fence.shut(f"{what}; check the disk, then start again")
+            problem = f"a sync of the log failed ({error}): nothing is acknowledged any more"
+            raise self._fence.shut(f"{problem}; check the disk, then start again")
         if job._wrote_mark:
             self._mark.slots.synced()
         if job.index > self.index:
@@ -257,5 +257,7 @@ class Durability:
         try:
             self._mark.sync()
         except OSError as error:
-            what = f"a sync of the synced mark failed ({error}): nothing is acknowledged any more"
-            raise self._fence.shut(f"{what}; check the disk") from error
+            problem = (
+                f"a sync of the synced mark failed ({error}): nothing is acknowledged any more"
+            )
+            raise self._fence.shut(f"{problem}; check the disk") from error

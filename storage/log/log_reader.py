@@ -94,10 +94,10 @@ class LogReader:
             1, int(np.searchsorted(positions + sizes, min(pos + max_bytes, file_end), side="right"))
         )
         length = int(positions[count - 1]) + int(sizes[count - 1]) - pos
-        found = self._bytes_at("data", self._data_file_bytes, pos, length)
-        if found is None:
+        content = self._bytes_at("data", self._data_file_bytes, pos, length)
+        if content is None:
             return None
-        if len(found) != length:
+        if len(content) != length:
             raise LogDamaged(
                 f"the log file of entry {first_index} ends inside an entry: restart the node, which"
                 " verifies it"
@@ -106,7 +106,7 @@ class LogReader:
             first_index=first_index,
             last_index=first_index + count - 1,
             pos=pos,
-            data=memoryview(found),
+            data=memoryview(content),
             starts=positions[:count] - pos,
             sizes=sizes[:count],
         )

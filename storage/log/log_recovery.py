@@ -188,25 +188,26 @@ class Recovery:
             return self._damaged(f"the disk cannot read it ({error})")
         return Below.INTACT
 
-    def _damaged(self, what: str) -> Below:
+    def _damaged(self, damage: str) -> Below:
         self._report.reason = (
-            f"{what}; the log was synced up to entry {self._mark.index}: restore this replica from"
+            f"{damage}; the log was synced up to entry {self._mark.index}: restore this replica"
+            " from"
             " its peers"
         )
         return Below.DAMAGED
 
     def _name_missing(self) -> str:
-        found = (
+        present = (
             f"the first log file begins at {self._files.begin}"
             if self._files.bases
             else "there is no log file"
         )
-        said = (
+        source = (
             "the begin file says that the log begins there"
             if self._begin.index
             else "no begin file says that it was trimmed"
         )
-        return f"{found}, that at {self._begin.pos} is missing ({said})"
+        return f"{present}, that at {self._begin.pos} is missing ({source})"
 
     def _require_files(self, end_pos: int) -> None:
         gap = self._files.gap_after()
@@ -367,13 +368,13 @@ class Recovery:
     def _bisect_terms(self, first: Point, last_index: int) -> bool:
         """Add the term runs of a whole file by reading few units. False if a unit is wrong; the
         file must then be checked in full."""
-        found: list[Run] = []
+        runs: list[Run] = []
         index, term = first.index, first.term
         last = self._probe(last_index)
         if last is None or last < term:
             return False
         while True:
-            found.append((index, term))
+            runs.append((index, term))
             if term == last:
                 break
             low, high, after = index, last_index, last
@@ -387,7 +388,7 @@ class Recovery:
                 else:
                     high, after = middle, its_term
             index, term = low, after
-        self._runs += [run for run in found if not self._runs or run[1] != self._runs[-1][1]]
+        self._runs += [run for run in runs if not self._runs or run[1] != self._runs[-1][1]]
         return True
 
     def _probe(self, index: int) -> int | None:

@@ -314,11 +314,11 @@ def _check_headers(files: MappedFiles, units: Units, positions: I64) -> None:
                 f"the log ends inside the entries {int(units['index'][at])} to"
                 f" {int(units['index'][after - 1])}"
             )
-        found = windows(data, _HEADER_ITEM)[positions[at:after] - start].view(HEADER)
+        head = windows(data, _HEADER_ITEM)[positions[at:after] - start].view(HEADER)
         some = units[at:after]
         same = (
-            (found["magic"] == ENTRY_MAGIC) & (found["size"] == some["size"]) & (found["index"] == some["index"])
-            & (found["term"] == some["term"]) & (found["pos"] == some["pos"]) & (found["body_size"] == some["size"] - HEADER_BYTES)
+            (head["magic"] == ENTRY_MAGIC) & (head["size"] == some["size"]) & (head["index"] == some["index"])
+            & (head["term"] == some["term"]) & (head["pos"] == some["pos"]) & (head["body_size"] == some["size"] - HEADER_BYTES)
         )  # fmt: skip
         if not bool(same.all()):
             raise Disagreement(

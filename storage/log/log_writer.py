@@ -258,11 +258,13 @@ class PoolWriter(LogWriter):
             ]
             if not runs:
                 return None
-            found = bytearray(file.pread(offset, length))
+            content = bytearray(file.pread(offset, length))
             for run in runs:
                 low, high = max(offset, run.offset + run.copied), min(end, run.offset + run.used)
-                found[low - offset : high - offset] = run.area[low - run.offset : high - run.offset]
-            return bytes(found)
+                content[low - offset : high - offset] = run.area[
+                    low - run.offset : high - run.offset
+                ]
+            return bytes(content)
 
     @property
     def locked_bytes(self) -> int:

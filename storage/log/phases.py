@@ -47,9 +47,9 @@ class Phases:
         try:
             yield
         finally:
-            took = self._clock_ns() - began
-            self.spent_ns[name] += took - self._inner_ns
-            self._inner_ns = outer_ns + took
+            elapsed_ns = self._clock_ns() - began
+            self.spent_ns[name] += elapsed_ns - self._inner_ns
+            self._inner_ns = outer_ns + elapsed_ns
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -1,7 +1,29 @@
 """The synced mark (format §7): the last entry of a log that is known to be on stable storage.
 
-A thin layer over `slots.py`: it defines the fields and the log id; `entry_log.py` decides when the
+A thin layer over `slots.py`: it defines the fields and the log id; `durability.py` decides when the
 mark moves.
+
+Why there is one. After a crash the end of a log may be damaged in two ways that look the same. A
+write that was cut short was never acknowledged; the log must end before it, or the replica could
+not start. Damage of bytes that were synced may be of an entry that this replica has acknowledged
+and that a majority needs; if recovery cut it, the replica would vote with a log shorter than it
+promised, and two such replicas lose a committed entry. The mark tells the two apart (invariant
+I10): behind it damage is torn and cut, at or below it damage is corrupt, nothing is changed, and
+peers give the bytes (`log_decision.py`).
+
+Invariant: the mark on stable storage is never above what is durable. So it is raised only after a
+sync of the log has ended, to what that sync covered, and lowered, in both slots and with a sync of
+its own, before a cut erases the first byte. If it were too high, an ordinary torn write, or the cut
+of a conflicting tail, would look like corruption, and the replica would not open until a peer had
+committed something in its place (planted bug `mark-not-lowered`).
+
+It may be too low, and is, by one sync: the mark that sync n allows is written with the log's next
+bytes and synced by sync n + 1, and at idle, at the end of a file and at stop. So a commit costs no
+flush of its own for the mark. The price is that damage of synced bytes between the mark and the
+durable end is taken for torn. Those are the bytes of the last sync before the crash; recovery keeps
+them if they are valid, whatever the mark says, so only a disk that also damages what it just
+confirmed loses them. A trim raises the mark first (`Durability.raise_mark_to`): a start that finds
+the new begin of the log must not find a mark before it.
 """
 
 from __future__ import annotations
@@ -75,10 +97,10 @@ def erase_mark_fill(disk: Disk, path: str) -> None:
 
 def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:
     identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(payload)
-    found = identifier.decode("ascii", "replace")
-    if found != log_id:
+    stored_id = identifier.decode("ascii", "replace")
+    if stored_id != log_id:
         raise Unusable(
-            f"{path} belongs to log {found}, not to {log_id}: point the node at its own data"
+            f"{path} belongs to log {stored_id}, not to {log_id}: point the node at its own data"
             " directory"
         )
     return SyncedMark(term, index, end_pos, chain)

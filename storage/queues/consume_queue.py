@@ -95,15 +95,15 @@ class QueueSync:
 
 def by_queue(rows: list[Row]) -> dict[QueueKey, list[Row]]:
     """The rows of each queue, in order."""
-    found: dict[QueueKey, list[Row]] = {}
+    rows_of: dict[QueueKey, list[Row]] = {}
     for row in rows:
         key = row[0], row[1]
-        known = found.get(key)
+        known = rows_of.get(key)
         if known is None:
-            found[key] = [row]
+            rows_of[key] = [row]
         else:
             known.append(row)
-    return found
+    return rows_of
 
 
 def require_dense(key: QueueKey, rows: list[Row]) -> None:

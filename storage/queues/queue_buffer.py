@@ -118,12 +118,12 @@ class BufferedQueues(ConsumeQueues):
         )
         if first >= written:
             return QueueUnits(first, *waiting)
-        found = super().read(topic, queue, first, written - first)
+        written_rows = super().read(topic, queue, first, written - first)
         return QueueUnits(
             first,
-            np.concatenate((found.physical_offsets, waiting[0])),
-            np.concatenate((found.sizes, waiting[1])),
-            np.concatenate((found.tags_codes, waiting[2])),
+            np.concatenate((written_rows.physical_offsets, waiting[0])),
+            np.concatenate((written_rows.sizes, waiting[1])),
+            np.concatenate((written_rows.tags_codes, waiting[2])),
         )
 
     # Appending
@@ -344,12 +344,12 @@ class BufferedQueues(ConsumeQueues):
                 if known is not None:
                     grown[: len(known)] = known
                 known = self._numbers_of[topic] = grown
-            found = known[queues]
-            if (found < 0).any():
-                for queue in np.unique(queues[found < 0]).tolist():
+            known_numbers = known[queues]
+            if (known_numbers < 0).any():
+                for queue in np.unique(queues[known_numbers < 0]).tolist():
                     known[queue] = self._number((topic, queue))
-                found = known[queues]
-            numbers[rows] = found
+                known_numbers = known[queues]
+            numbers[rows] = known_numbers
         return numbers
 
     def _forget(self) -> None:

@@ -108,7 +108,7 @@ class LogSource:
     def facts(self, places: tuple[tuple[int, int], ...] = ()) -> Facts:
         """What is here now. `places`: (index, position or −1) of requested entries. Raises Damaged,
         Unusable, OSError."""
-        self._look()
+        self._refresh()
         known = self._known()
         noted = checkpoints.read_log_checkpoint(self._disk, self._directory)
         snapshot = self.snapshot()
@@ -158,7 +158,7 @@ class LogSource:
             index = value.get("applied_index")
             fits = value.get("log_id") == self._known().log_id and isinstance(index, int)
             self._applied = {
-                other: found for other, found in self._applied.items() if other[0] != path
+                other: applied for other, applied in self._applied.items() if other[0] != path
             } | {key: index if fits else None}
         return self._applied[key]
 
@@ -166,7 +166,7 @@ class LogSource:
         """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least
         one, each verified as the continuation of `point`. Raises OSError, Damaged."""
         if not self._begin.pos <= point.pos < self._synced.pos:
-            self._look()
+            self._refresh()
         if point.pos < self._begin.pos:
             return Missing(
                 why=Why.TRIMMED,
@@ -205,21 +205,21 @@ class LogSource:
     def point_behind(self, index: int) -> Point | None:
         """The point behind an entry, by its index unit and stored header; None if it cannot be
         found. Raises OSError, Damaged."""
-        self._look()
+        self._refresh()
         return self._point_behind(index, -1)
 
     # Inside
 
     def _known(self) -> Identity:
-        found = self.identity()
-        assert found is not None, f"{self._root} holds no replica"
-        return found
+        own_identity = self.identity()
+        assert own_identity is not None, f"{self._root} holds no replica"
+        return own_identity
 
     @property
     def _directory(self) -> str:
         return f"{self._root}/dledger-{self._known().replica}"
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read begin and synced mark again."""
         log_id = self._known().log_id
         begin = read_begin(self._disk, self._directory, log_id)
@@ -325,7 +325,7 @@ class LogSource:
 
     def _gone(self, point: Point, pos: int) -> Missing:
         """Report a missing file: trimmed in the meantime, or lost."""
-        self._look()
+        self._refresh()
         if pos < self._begin.pos:
             return Missing(
                 why=Why.TRIMMED,

@@ -152,9 +152,9 @@ class Mending:
         self._index.files.repair()
         return [f"{directory}/{file_name(base)}" for base in made]
 
-    def _make(self, path: str, found: int) -> None:
-        """Create a file of the right length and copy the content of the existing file of `found`
-        bytes into it, if there is one (`found` > 0). The new file takes the name only after its
+    def _make(self, path: str, present_bytes: int) -> None:
+        """Create a file of the right length and copy the content of the existing file of
+        `present_bytes` bytes into it, if there is one. The new file takes the name only after its
         content is durable."""
         unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
         if self._disk.exists(unfinished):
@@ -163,7 +163,7 @@ class Mending:
         with needing_room(unfinished):
             file = self._disk.create(unfinished, size, allocate=True)
         try:
-            if found:
+            if present_bytes:
                 old = self._disk.open(path)
                 try:
                     tolerant, offset = _Tolerant(old), 0
@@ -195,21 +195,21 @@ class Mending:
         the start of a later file; None if there is none before the mark."""
         units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
         for at, pos in enumerate(units["pos"].tolist()):
-            found = (
+            entry = (
                 self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
             )
             # The very next entry is the damaged one, unless only the blank before it is damaged.
-            if found is not None and (at > 0 or found.continues(point)):
-                return found
+            if entry is not None and (at > 0 or entry.continues(point)):
+                return entry
         base = self._files.base_of(point.pos) + self._files.file_bytes
         while base < self.mark.end_pos:
-            found = self._good(None, base)
+            entry = self._good(None, base)
             if (
-                found is not None
-                and found.index <= self.mark.index
-                and (found.index > point.index or found.continues(point))
+                entry is not None
+                and entry.index <= self.mark.index
+                and (entry.index > point.index or entry.continues(point))
             ):
-                return found
+                return entry
             base += self._files.file_bytes
         return None
 

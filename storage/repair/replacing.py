@@ -54,18 +54,22 @@ def carry_out(
     to be rebuilt. `repair` names the repair in the log; `say` is called with every step. Raises
     Unusable, Damaged, NoSpace, OSError; it may then be repeated."""
     root, log = plan.root, f"{plan.root}/dledger-{plan.replica}"
-    found = identities.read_identity(disk, root)
-    if found is None or (found.log_id, found.incarnation) != (plan.log_id, plan.incarnation):
+    own_identity = identities.read_identity(disk, root)
+    if own_identity is None or (own_identity.log_id, own_identity.incarnation) != (
+        plan.log_id,
+        plan.incarnation,
+    ):
         raise Unusable(f"{root} is not the replica that was audited: audit again")
     fenced = disk.exists(f"{log}/{MARKER}")
     if fenced and disk.read_file(f"{log}/{MARKER}") != FENCE:
         raise Damaged(
             f"a repair of {log} by its own node was interrupted: start the node, which continues it"
         )
-    needed = found.data_file_bytes + found.data_file_bytes // HEADROOM_FRACTION
+    needed = own_identity.data_file_bytes + own_identity.data_file_bytes // HEADROOM_FRACTION
     if plan.files and disk.free_bytes(root) < needed:
         raise NoSpace(
-            f"{root} has no room for a log file of {found.data_file_bytes} bytes: free disk space,"
+            f"{root} has no room for a log file of {own_identity.data_file_bytes} bytes: free disk"
+            " space,"
             " then repair again"
         )
     steps = _Steps(disk, plan, repair, now_ms, say)
@@ -73,9 +77,9 @@ def carry_out(
         steps.note("begun", derived=list(plan.derived))
         disk.replace_file(f"{log}/{MARKER}", FENCE)
     for file in plan.files:
-        steps.replace(file, found.data_file_bytes)
+        steps.replace(file, own_identity.data_file_bytes)
     if plan.end is not None:
-        steps.end_with(plan.end, found.data_file_bytes)
+        steps.end_with(plan.end, own_identity.data_file_bytes)
     if plan.mark_slots:
         erase_mark_fill(disk, f"{log}/syncedmark")
         steps.write_mark(None)
@@ -84,7 +88,9 @@ def carry_out(
         steps.note("hardstate")
     if plan.begin is not None:
         begin = plan.begin
-        write_begin(disk, log, found.log_id, Begin(begin.index, begin.pos, begin.term, begin.chain))
+        write_begin(
+            disk, log, own_identity.log_id, Begin(begin.index, begin.pos, begin.term, begin.chain)
+        )
         steps.note("begin", **asdict(begin))
     steps.drop_derived()
     if plan.snapshot is not None:
@@ -122,11 +128,11 @@ class _Steps:
         """Replace one log file. A file that has its final name is complete."""
         disk, directory = self._disk, f"{self._log}/data"
         path, unfinished = f"{directory}/{file_name(file.base)}", f"{directory}/{UNDER_REPAIR}"
-        there = disk.exists(path)
-        if there and disk.file_size(path) == size and _has(disk, path, file.sha256):
+        exists = disk.exists(path)
+        if exists and disk.file_size(path) == size and _has(disk, path, file.sha256):
             # An earlier attempt got this far.
             return
-        if file.keep and there:
+        if file.keep and exists:
             self._keep(path)
         if disk.exists(unfinished):
             disk.unlink(unfinished)
@@ -139,11 +145,12 @@ class _Steps:
             made.sync()
         finally:
             made.close()
-        found = _digest(disk, unfinished)
-        if found != file.sha256:
+        checksum = _digest(disk, unfinished)
+        if checksum != file.sha256:
             disk.unlink(unfinished)
             raise SourceChanged(
-                f"{path} was copied and reads as {found[:16]}…, not as {file.sha256[:16]}…: audit"
+                f"{path} was copied and reads as {checksum[:16]}…, not as {file.sha256[:16]}…:"
+                " audit"
                 " again, then repair again"
             )
         sources = sorted(
@@ -266,11 +273,11 @@ def _files_in(disk: Disk, root: str, named: str) -> list[str]:
     path = f"{root}/{named}".rstrip("/")
     if not named.endswith("/"):
         return [path] if disk.exists(path) else []
-    found: list[str] = []
+    paths: list[str] = []
     for name in disk.listdir(path):
-        found += (
+        paths += (
             [f"{path}/{name}"]
             if parse_name(name) is not None
             else _files_in(disk, path, f"{name}/")
         )
-    return found
+    return paths

@@ -45,12 +45,12 @@ class Stretch:
         size = self._identity.data_file_bytes
         for base in range(pos - pos % size, end_pos, size):
             path = self._log_file(base)
-            found = self._disk.file_size(path) if self._disk.exists(path) else None
-            if found != size:
+            actual = self._disk.file_size(path) if self._disk.exists(path) else None
+            if actual != size:
                 return (
                     f"{path} is missing"
-                    if found is None
-                    else f"{path} has {found} bytes instead of {size}"
+                    if actual is None
+                    else f"{path} has {actual} bytes instead of {size}"
                 )
         return None
 
@@ -78,10 +78,10 @@ class Stretch:
         if count <= 0:
             return changed
         columns = record_columns(entries)
-        found = np.empty(count, QUEUE_UNIT)
-        found["physical_offset"] = columns.physical_offsets[:count]
-        found["size"] = columns.sizes[:count]
-        found["tags_code"] = columns.tags_codes[:count]
+        rows = np.empty(count, QUEUE_UNIT)
+        rows["physical_offset"] = columns.physical_offsets[:count]
+        rows["size"] = columns.sizes[:count]
+        rows["tags_code"] = columns.tags_codes[:count]
         keys = columns.topic_of[:count].astype(np.int64) << 32 | columns.queues[:count]
         order = np.argsort(keys, kind="stable")
         bounds = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), count]
@@ -98,7 +98,7 @@ class Stretch:
             ), "queue offsets are dense (I6)"
             at = first * QUEUE_UNIT_BYTES
             changed += self._put_over(
-                f"{self._root}/consumequeue/{topic}/{queue}", size, at, found[chosen].tobytes()
+                f"{self._root}/consumequeue/{topic}/{queue}", size, at, rows[chosen].tobytes()
             )
         return changed
 

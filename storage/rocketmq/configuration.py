@@ -89,8 +89,8 @@ def read_configuration(root: str) -> Configuration:
             missing=tuple(missing),
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        what = f"a file in {root}/config does not have RocketMQ's format ({error!r})"
-        raise Refused(what, "copy the directory again, then import the copy") from error
+        problem = f"a file in {root}/config does not have RocketMQ's format ({error!r})"
+        raise Refused(problem, "copy the directory again, then import the copy") from error
 
 
 def parse_json(text: str) -> Any:

@@ -63,19 +63,19 @@ def recognise(path: str, self_id: str | None = None) -> StoreRoot:
     later = [] if chosen is None else _files(f"{chosen}/data", DLEDGER)
     if not plain and not later:
         seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
-        what = (
+        problem = (
             f"{path} is not a store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/"
             f" with log files (there is {seen})"
         )
         raise Refused(
-            what, "give the storePathRootDir of the broker, the directory above commitlog/"
+            problem, "give the storePathRootDir of the broker, the directory above commitlog/"
         )
     if plain and later and later[0].base != plain[-1].base + plain[-1].bytes:
-        what = (
+        problem = (
             f"the files of {chosen}/data begin at {later[0].base}, those of {path}/commitlog end at"
             f" {plain[-1].base + plain[-1].bytes}"
         )
-        raise Refused(what, "move away the directory that is not in use, and import the other")
+        raise Refused(problem, "move away the directory that is not in use, and import the other")
     layout = (
         "plain commit log"
         if not later
@@ -87,25 +87,25 @@ def recognise(path: str, self_id: str | None = None) -> StoreRoot:
 
 
 def _dledger_directory(path: str, self_id: str | None) -> str | None:
-    found = sorted(
+    names = sorted(
         name
         for name in os.listdir(path)
         if name.startswith("dledger-") and os.path.isdir(f"{path}/{name}/data")
     )
     if self_id is not None:
-        if f"dledger-{self_id}" not in found:
-            there = ", ".join(found) or "none"
+        if f"dledger-{self_id}" not in names:
+            present = ", ".join(names) or "none"
             raise Refused(
-                f"{path} has no directory dledger-{self_id} with data (there is {there})",
+                f"{path} has no directory dledger-{self_id} with data (there is {present})",
                 "choose an existing one",
             )
         return f"{path}/dledger-{self_id}"
-    if len(found) > 1:
+    if len(names) > 1:
         raise Refused(
-            f"{path} has several DLedger directories: {', '.join(found)}",
+            f"{path} has several DLedger directories: {', '.join(names)}",
             "choose one with --dledger-self, such as n0",
         )
-    return f"{path}/{found[0]}" if found else None
+    return f"{path}/{names[0]}" if names else None
 
 
 def _files(directory: str, kind: str) -> list[LogFile]:
@@ -123,22 +123,22 @@ def _files(directory: str, kind: str) -> list[LogFile]:
                 f"{directory}/{name} does not have the name of a log file",
                 "move it away, and import again",
             )
-    found = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
-    for file in found:
-        if file.bytes != found[0].bytes or file.bytes < FILE_BYTES_MIN:
-            what = (
-                f"{file.path} has {file.bytes} bytes, {found[0].path} has {found[0].bytes}: the"
+    files = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
+    for file in files:
+        if file.bytes != files[0].bytes or file.bytes < FILE_BYTES_MIN:
+            problem = (
+                f"{file.path} has {file.bytes} bytes, {files[0].path} has {files[0].bytes}: the"
                 " files of one log have one length"
             )
-            raise Refused(what, "copy the store root again, whole, and import the copy")
-    for before, after in pairwise(found):
+            raise Refused(problem, "copy the store root again, whole, and import the copy")
+    for before, after in pairwise(files):
         if after.base != before.base + before.bytes:
-            what = (
+            problem = (
                 f"{directory} has no file {before.base + before.bytes:020d}, but"
                 f" {os.path.basename(after.path)}"
             )
-            raise Refused(what, "copy the store root again, whole, and import the copy")
-    return found
+            raise Refused(problem, "copy the store root again, whole, and import the copy")
+    return files
 
 
 def _require_stopped(path: str) -> None:

@@ -240,13 +240,13 @@ class Reader:
         for place in range(number, len(self._root.files)):
             window = _Window(self._root.files[place])
             try:
-                found, stained = self._search(window, at if place == number else 0, last)
+                match, stained = self._search(window, at if place == number else 0, last)
             finally:
                 window.forget()
                 window.close()
             rest += stained
-            if found is not None:
-                return (place, found), rest
+            if match is not None:
+                return (place, match), rest
         return None, rest
 
     def _search(self, window: _Window, at: int, last: tuple[int, int]) -> tuple[int | None, int]:
@@ -262,8 +262,8 @@ class Reader:
             if not data:
                 break
             rest += len(data) - data.count(0)
-            for found in sorted(_places(data)):
-                place = at + found - 4 - header
+            for candidate in sorted(_places(data)):
+                place = at + candidate - 4 - header
                 if place >= 0 and self._is_entry(window, place, last):
                     return place, rest
             if at + len(data) >= file.bytes:

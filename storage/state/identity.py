@@ -127,32 +127,35 @@ def read_node(disk: Disk, directory: str) -> NodeIdentity | None:
     )
 
 
-def compare_node(directory: str, found: NodeIdentity, cluster_id: str, node: str) -> None:
+def compare_node(directory: str, own_identity: NodeIdentity, cluster_id: str, node: str) -> None:
     """Raises Unusable if a node directory belongs to another cluster or node."""
-    if found.cluster_id != cluster_id:
+    if own_identity.cluster_id != cluster_id:
         raise Unusable(
-            f"{directory} belongs to cluster {found.cluster_id}, this node to {cluster_id}: set the"
+            f"{directory} belongs to cluster {own_identity.cluster_id}, this node to {cluster_id}:"
+            " set the"
             " data directory of this node to its own"
         )
-    if found.node != node:
+    if own_identity.node != node:
         raise Unusable(
-            f"{directory} is the data directory of node {found.node}, not of {node}: every node"
+            f"{directory} is the data directory of node {own_identity.node}, not of {node}: every"
+            " node"
             " needs its own directory"
         )
 
 
-def compare(root: str, found: Identity, wanted: Identity) -> None:
+def compare(root: str, own_identity: Identity, wanted: Identity) -> None:
     """Raises Unusable if a group directory belongs to another replica. File sizes and incarnation
     are not compared."""
-    for what, has, needs in (
-        ("cluster", found.cluster_id, wanted.cluster_id),
-        ("broker group", found.group, wanted.group),
-        ("log", found.log_id, wanted.log_id),
-        ("node", found.replica, wanted.replica),
+    for field_name, has, needs in (
+        ("cluster", own_identity.cluster_id, wanted.cluster_id),
+        ("broker group", own_identity.group, wanted.group),
+        ("log", own_identity.log_id, wanted.log_id),
+        ("node", own_identity.replica, wanted.replica),
     ):
         if has != needs:
             raise Unusable(
-                f"{root} belongs to {what} {has}, not to {needs}: set the data directory of this"
+                f"{root} belongs to {field_name} {has}, not to {needs}: set the data directory of"
+                " this"
                 " node to its own"
             )
 
@@ -219,7 +222,7 @@ def write_peers(
     if vouched:
         value["vouched"] = True
     if boots:
-        value["boots"] = {node: list(told) for node, told in boots.items()}
+        value["boots"] = {node: list(boot_ids) for node, boot_ids in boots.items()}
     sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", value)
 
 

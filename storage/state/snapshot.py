@@ -57,8 +57,8 @@ def read_snapshot(disk: Disk, state_directory: str) -> dict[str, Any] | None:
 
 def read_snapshots(disk: Disk, state_directory: str) -> list[tuple[str, dict[str, Any]]]:
     """File name and value of every intact generation, newest first."""
-    found = [(name, read_generation(disk, state_directory, name)) for name in GENERATIONS]
-    return [(name, value) for name, value in found if value is not None]
+    generations = [(name, read_generation(disk, state_directory, name)) for name in GENERATIONS]
+    return [(name, value) for name, value in generations if value is not None]
 
 
 def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, Any] | None:
@@ -73,14 +73,14 @@ def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, An
 def discard_snapshot(disk: Disk, state_directory: str) -> None:
     """Remove all generations durably: the derived state is then rebuilt from the begin of the
     log."""
-    found = [
+    paths = [
         f"{state_directory}/{name}"
         for name in GENERATIONS
         if disk.exists(f"{state_directory}/{name}")
     ]
-    for path in found:
+    for path in paths:
         disk.unlink(path)
-    if found:
+    if paths:
         disk.sync_dir(state_directory)
 
 

@@ -32,10 +32,10 @@ def begin_key(where: str, pos: int) -> str:
 def stored_begin(store: ObjectStore, where: str, described: Begin) -> Begin:
     """Where the log begins in the store; `described`: where it began when its description was
     written. Raises StoreFailure, Damaged, UnknownFormat."""
-    found = _numbers(store, f"{where}/{FOLDER}")
-    if not found or found[-1] <= described.pos:
+    positions = _numbers(store, f"{where}/{FOLDER}")
+    if not positions or positions[-1] <= described.pos:
         return described
-    key = begin_key(where, found[-1])
+    key = begin_key(where, positions[-1])
     value = sealed_json.decode(store.get(key), key)
     if value.pop("v", None) != VERSION:
         raise UnknownFormat(

@@ -125,23 +125,23 @@ class Catalogue:
             return False
         key = manifests.manifest_key(self._where, base)
         try:
-            found = manifests.decode_manifest(self._store.get(key), key)
+            manifest = manifests.decode_manifest(self._store.get(key), key)
         except ObjectMissing as missing:
             raise WrongObject(str(missing)) from missing
         except Damaged as damage:
             raise WrongObject(f"{self._store.place}: {damage}") from damage
-        self._known[base] = found
+        self._known[base] = manifest
         return True
 
     def _require(self, file: FileManifest, *, fits: bool, base: int) -> FileManifest:
         if fits and (file.base, file.size, file.log_id) == (base, self._file_bytes, self._log_id):
             return file
         del self._known[base]
-        what = (
+        problem = (
             f"{self._store.place}/{manifests.manifest_key(self._where, base)} does not continue the"
             " log of this node"
         )
-        raise WrongObject(f"{what}: it is an older version, or of another history")
+        raise WrongObject(f"{problem}: it is an older version, or of another history")
 
     def _write(self) -> None:
         rows = b"".join([_packed(file) for file in self.files])

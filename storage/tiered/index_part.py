@@ -196,7 +196,7 @@ class IndexBuilder:
         data = self._rest + piece[:room] if room > 0 else self._rest
         at = 0
         for low, high, term in self._runs(data):
-            self._take(memoryview(data)[low:high], term)
+            self._add_range(memoryview(data)[low:high], term)
             at = high
         self._rest = data[at:]
 
@@ -219,7 +219,7 @@ class IndexBuilder:
         if at > low:
             yield low, at, run_term
 
-    def _take(self, data: memoryview, term: int) -> None:
+    def _add_range(self, data: memoryview, term: int) -> None:
         if term < self._term:
             raise self._wrong(f"entry {self._index} has a lower term than the one before it")
         try:
@@ -261,7 +261,7 @@ class IndexBuilder:
     def _add_units(
         self, key: QueueKey, offsets: NDArray[Any], positions: NDArray[Any], sizes: NDArray[Any]
     ) -> None:
-        first, found = self._units.setdefault(key, (int(offsets[0]), []))
+        first, parts = self._units.setdefault(key, (int(offsets[0]), []))
         expected = first + self._counts.get(key, 0)
         if not bool((offsets == np.arange(expected, expected + len(offsets))).all()):
             raise self._wrong(
@@ -269,24 +269,21 @@ class IndexBuilder:
             )
         rows = np.empty(len(offsets), UNIT)
         rows["pos"], rows["size"] = positions, sizes
-        found.append(rows)
+        parts.append(rows)
         self._counts[key] = expected - first + len(offsets)
 
     def finish(self) -> IndexPart:
         """The index part, after the last byte of the file. Raises WrongEntries if the file is not
         the one of its manifest."""
         file = self._file
-        found = (
+        end = (
             self._pos,
             self._index - 1,
             self._term,
             self._chain,
             hashlib.sha256(self._chunks).hexdigest(),
         )
-        if (
-            found != (file.end, file.last, file.last_term, file.last_chain, file.sha256)
-            or self._rest
-        ):
+        if end != (file.end, file.last, file.last_term, file.last_chain, file.sha256) or self._rest:
             raise self._wrong(f"the entries end with {self._index - 1} at {self._pos}")
         queues: dict[QueueKey, QueueRows] = {}
         row = 0
@@ -318,9 +315,9 @@ class IndexBuilder:
             data,
         )
 
-    def _wrong(self, what: str) -> WrongEntries:
+    def _wrong(self, difference: str) -> WrongEntries:
         return WrongEntries(
-            f"the log file at {self._file.base} is not what its manifest names: {what}"
+            f"the log file at {self._file.base} is not what its manifest names: {difference}"
         )
 
 

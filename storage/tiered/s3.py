@@ -245,20 +245,20 @@ def read_credentials(path: str) -> dict[str, str]:
             f"the credentials file {path} has no section [default] in the format of AWS's shared"
             " credentials"
         ) from error
-    found = {name: section[key] for key, name in _KEYS.items() if key in section}
-    if not {"access_key_id", "secret_access_key"} <= found.keys():
+    fields = {name: section[key] for key, name in _KEYS.items() if key in section}
+    if not {"access_key_id", "secret_access_key"} <= fields.keys():
         raise AccessDenied(
             f"the credentials file {path} lacks aws_access_key_id or aws_secret_access_key"
         )
-    return found
+    return fields
 
 
 def _credentials(path: str) -> S3Credential:
-    found = read_credentials(path)
+    fields = read_credentials(path)
     return {
-        "access_key_id": found["access_key_id"],
-        "secret_access_key": found["secret_access_key"],
-        "token": found.get("token"),
+        "access_key_id": fields["access_key_id"],
+        "secret_access_key": fields["secret_access_key"],
+        "token": fields.get("token"),
         "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIALS_S),
     }
 
@@ -266,19 +266,19 @@ def _credentials(path: str) -> S3Credential:
 def answer_of(error: Exception) -> tuple[str, str, str]:
     """What the server answered: its status and its code, both empty if none is known, and a text
     with what it says, or what failed."""
-    told = str(error).split("Debug source:")[0]
-    status = found[1] if (found := _STATUS.search(told)) else ""
-    said = [
-        found[1].strip()
+    text = str(error).split("Debug source:")[0]
+    status = match[1] if (match := _STATUS.search(text)) else ""
+    parts = [
+        match[1].strip()
         for pattern in _ELEMENTS.values()
-        if (found := pattern.search(told)) and found[1].strip()
+        if (match := pattern.search(text)) and match[1].strip()
     ]
-    if not said:
+    if not parts:
         return status, "", error_text(error)
     return (
         status,
-        said[0] if _ELEMENTS["Code"].search(told) else "",
-        f"{status} {': '.join(said)}".strip()[:TEXT_MAX],
+        parts[0] if _ELEMENTS["Code"].search(text) else "",
+        f"{status} {': '.join(parts)}".strip()[:TEXT_MAX],
     )
 
 

@@ -63,9 +63,9 @@ class Ranges:
     def get(self, key: str, fetch: Callable[[], bytes]) -> bytes:
         """The range of a key. `fetch` returns verified bytes; what it raises is raised to all who
         wait for the range."""
-        found = self.cache.get(key)
-        if found is not None:
-            return found
+        cached = self.cache.get(key)
+        if cached is not None:
+            return cached
         with self._lock:
             future = self._under_way.get(key)
             mine = future is None
@@ -152,9 +152,9 @@ class StoredParts:
         return f"{key}/{number}", fetch
 
     def _read_ahead(self, files: Sequence[FileManifest], at: int, number: int) -> None:
-        here, *behind = self._from(files, at, number)
+        first, *behind = self._from(files, at, number)
         with self._lock:
-            sequential = self._streams.pop((files[here[0]].base, here[1]), True) is None
+            sequential = self._streams.pop((files[first[0]].base, first[1]), True) is None
             if behind:
                 self._streams[files[behind[0][0]].base, behind[0][1]] = None
                 if len(self._streams) > STREAMS_MAX:
@@ -205,13 +205,13 @@ class StoredParts:
                 self._heads.move_to_end(file.sha256)
                 return head
         key = index_part.head_key(self._where, file)
-        found: list[IndexHead] = []
+        heads: list[IndexHead] = []
 
         def fetch() -> bytes:
             try:
                 data = self._store.get(key)
                 self._events.fetched(len(data))
-                found.append(index_part.decode_head(data, key, file))
+                heads.append(index_part.decode_head(data, key, file))
                 return data
             except ObjectMissing:
                 # The file was stored by a program that made no index parts, or it was lost.
@@ -219,11 +219,11 @@ class StoredParts:
             except Damaged as damage:
                 self._events.wrong(str(damage))
             part = self._make(file)
-            found.append(part.head)
+            heads.append(part.head)
             return index_part.encode_head(part.head)
 
         data = self._ranges.get(key, fetch)
-        head = found[0] if found else index_part.decode_head(data, key, file)
+        head = heads[0] if heads else index_part.decode_head(data, key, file)
         with self._lock:
             self._heads[file.sha256] = head
             if len(self._heads) > HEADS_MAX:
@@ -259,7 +259,7 @@ class StoredParts:
             f"{self._store.place}/{index_part.head_key(self._where, file)} names {names}"
         )
 
-    def wrong(self, what: str) -> WrongObject:
+    def wrong(self, problem: str) -> WrongObject:
         """Report that the store holds something wrong. Returns the error to raise."""
-        self._events.wrong(what)
-        return WrongObject(what)
+        self._events.wrong(problem)
+        return WrongObject(problem)

@@ -155,8 +155,8 @@ class TierReader:
         if the store holds none. Raises StoreFailure, WrongObject, OSError."""
         if floor >= local.offset:
             return local.offset
-        found = self._again_if_trimmed(lambda: self._place(topic, queue, floor, local))
-        return local.offset if found is None else max(floor, found[1].first)
+        place = self._again_if_trimmed(lambda: self._place(topic, queue, floor, local))
+        return local.offset if place is None else max(floor, place[1].first)
 
     def _require_whole(self, linked: _Linked) -> None:
         if not linked.whole:
@@ -175,7 +175,7 @@ class TierReader:
                 raise self._parts.wrong(str(missing)) from missing
         return work()
 
-    def take(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
+    def link_files(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
         """These files are linked now. `whole`: they begin with the first file in the store."""
         with self._lock:
             self._linked = _Linked(
@@ -215,10 +215,10 @@ class TierReader:
     def _read_entries(
         self, topic: str, queue: int, first: int, local: LocalBegin, max_bytes: int, count: int
     ) -> QueueEntries | None:
-        found = self._place(topic, queue, first, local)
-        if found is None:
+        place = self._place(topic, queue, first, local)
+        if place is None:
             return None
-        file, rows = found
+        file, rows = place
         first = max(first, rows.first)
         units = self._parts.rows(
             file,
@@ -286,11 +286,11 @@ class TierReader:
             )
             behind = head.marks[mark][1] if mark < len(head.marks) else file.end
             end = bisect_left(offsets, behind, key=lambda o: self._pos_of(file, rows, o))
-            found = bisect_left(
+            row = bisect_left(
                 offsets, store_ms, begin, end, key=lambda o: counted(*self._stored(file, rows, o))
             )
-            if found < len(offsets):
-                return offsets[found]
+            if row < len(offsets):
+                return offsets[row]
         self._require_reach(linked, local)
         return local.offset
 
@@ -376,8 +376,8 @@ class TierReader:
         starts: list[int] = []
         sizes: list[int] = []
         while at + HEADER_BYTES <= len(data):
-            magic, size, found = _HEAD.unpack_from(data, at)
-            if (magic, found) != (ENTRY_MAGIC, index) or size <= HEADER_BYTES:
+            magic, size, entry_index = _HEAD.unpack_from(data, at)
+            if (magic, entry_index) != (ENTRY_MAGIC, index) or size <= HEADER_BYTES:
                 raise self._parts.wrong_index(file, f"entry {index} at {pos + at}")
             if index >= first_index:
                 if at + size > len(data) and not starts:
@@ -429,10 +429,10 @@ class TierReader:
         """Messages of a topic before the position `below` with this key, or this message id, that
         count as stored in begin … end, newest first. Raises StoreFailure, WrongObject, OSError."""
         linked = self._linked
-        found = Lookup(self, _KeysBelow(self, below)).each_by_key(
+        matches = Lookup(self, _KeysBelow(self, below)).each_by_key(
             topic, key, begin_ms, end_ms, epochs
         )
-        yield from (one for one in found if one.physical_offset < below)
+        yield from (one for one in matches if one.physical_offset < below)
         if not linked.files or linked.files[0].counted_ms(epochs) >= begin_ms:
             self._require_whole(linked)
 
@@ -454,15 +454,15 @@ class TierReader:
     def _with_hash(self, file: FileManifest, hash_: int) -> list[int]:
         head = self._parts.head(file)
         row = self._first_with(file, head, hash_)
-        found: list[int] = []
+        positions: list[int] = []
         while row < head.keys:
             keys = self._parts.rows(file, KEY, head.rows + row, head.keys - row)
             count = int(np.searchsorted(keys["hash"], hash_, side="right"))
-            found += keys["pos"][:count].tolist()
+            positions += keys["pos"][:count].tolist()
             if count < len(keys):
                 break
             row += count
-        return found
+        return positions
 
     def _first_with(self, file: FileManifest, head: IndexHead, hash_: int) -> int:
         """The first key row whose hash is not lower. Hashes are spread nearly evenly, so the block

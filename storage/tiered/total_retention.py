@@ -43,7 +43,7 @@ def due(
     oldest first. Nothing at `keep_from` or behind it goes, and never the last file. The age of a
     file is that of its last entry, by the time at which that counts as stored."""
     size = sum(file.size for file in files)
-    found = None
+    last_due = None
     for file in files[:-1]:
         old = limits.max_age_ms and now_ms - file.counted_ms(epochs) > limits.max_age_ms
         if file.next_base > keep_from or not (
@@ -51,8 +51,8 @@ def due(
         ):
             break
         size -= file.size
-        found = file.behind
-    return found
+        last_due = file.behind
+    return last_due
 
 
 class TotalRetention:

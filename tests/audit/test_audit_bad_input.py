@@ -185,7 +185,7 @@ REPLICA_FILES = (
 
 
 @pytest.mark.parametrize("file", REPLICA_FILES)
-def test_what_cannot_be_read_is_a_finding(
+def test_unreadable_file_is_a_finding(
     tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Here a directory in the place of a file; a failing disk is reported in the same way."""
@@ -250,7 +250,7 @@ def test_no_permission(
     assert str(tmp_path / "n2" / file).rstrip("/") in line
 
 
-def test_what_the_file_system_keeps_is_not_looked_into(
+def test_lost_and_found_folder_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A node directory may be the root of a volume, and only root may read lost+found."""

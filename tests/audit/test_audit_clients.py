@@ -78,7 +78,7 @@ def everything(told: Audit) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lines", [False, True])
-def test_what_is_true_passes(true: Clients, lines: bool) -> None:
+def test_true_receipts_and_deliveries_pass(true: Clients, lines: bool) -> None:
     """Every receipt and every delivery agrees with the log; each message is counted once, in its
     window."""
     told = said(true, window_ms=1000, lines=lines)
@@ -198,7 +198,7 @@ def test_receipts_that_lie(true: Clients) -> None:
         assert lie in proofs[f"row {at + 1}"], lie
 
 
-def test_receipts_of_what_was_not_given(true: Clients) -> None:
+def test_receipts_of_another_log_are_foreign_and_incomplete(true: Clients) -> None:
     """Receipts of another log or broker group cannot be checked: the audit is incomplete, without a
     finding."""
     true.receipts[3] |= {"broker_group": "g2"}
@@ -225,7 +225,7 @@ def test_messages_acknowledged_before_they_were_committed_may_be_gone(
     )
 
 
-def test_a_delivery_of_what_is_not_stored(true: Clients) -> None:
+def test_delivery_of_an_unstored_message_is_a_phantom(true: Clients) -> None:
     """Deliveries with an id that is not in the log, or from the position of another message."""
     true.deliveries[5]["message_id"] = "order-99"
     true.deliveries[7]["offset"] += 1
@@ -279,7 +279,7 @@ def test_a_delivery_after_the_acknowledgement(true: Clients) -> None:
     assert rules(said(true, again.write()[1])) == {"client.redelivered": 1}
 
 
-def test_what_an_operator_moved_comes_again(tmp_path: Path) -> None:
+def test_reset_of_a_group_permits_redelivery_in_that_topic(tmp_path: Path) -> None:
     """A reset in the log gives a consumer group again what it had acknowledged, in that topic."""
     for topic, verdict in ((FIFO, "PASS"), (TOPIC, "FAIL")):
         body = json.dumps(
@@ -357,7 +357,7 @@ def test_trimmed_messages_are_counted(tmp_path: Path) -> None:
     assert begin.index > 5 and count(told, "trimmed") == len(below) + natives
 
 
-def test_a_queue_that_began_after_the_trim_has_lost_nothing_to_it(tmp_path: Path) -> None:
+def test_delivery_from_a_queue_younger_than_the_trim_is_a_phantom(tmp_path: Path) -> None:
     """A delivery of what was never in it is a phantom, in whichever file the queue's messages
     lie."""
     clients = write_clients(
@@ -425,7 +425,9 @@ def test_damage_is_not_taken_for_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [400, 30, 5])
-def test_buckets_change_nothing(true: Clients, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_number_of_buckets_leaves_findings_and_counts_equal(
+    true: Clients, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
     """However many buckets there are, the same findings and the same counts come out."""
     for at, lie in enumerate(LIES):
         LIES[lie](true.receipts[at])
@@ -468,7 +470,7 @@ def test_frames_lie_in_any_bucket(sequence: int) -> None:
         ("empty", "", "holds no file of receipts"),
     ],
 )
-def test_files_that_are_none(
+def test_unusable_client_file_is_wrong_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, told: str
 ) -> None:
     """One sentence and the exit status of wrong usage, whatever is in them, before anything is

@@ -206,7 +206,7 @@ def test_every_finding_line_has_the_form(
     assert len(lines) > 10 and all(FINDING.match(line) for line in lines)
 
 
-def test_the_bar_has_its_length_whatever_is_told(
+def test_progress_bar_has_its_length_for_odd_totals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An object may be longer than the log file it stores, and a log may be empty."""

@@ -81,7 +81,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_damage_passes_and_nobody_else_is_accused(ground: Field, mode: str) -> None:
+def test_each_damage_fails_and_accuses_only_its_replica(ground: Field, mode: str) -> None:
     """A sample of every kind of place. Now and then the audit that reads only what is changed is
     held against the plain one."""
     wrong, tried = [], 0
@@ -98,7 +98,7 @@ def test_no_damage_passes_and_nobody_else_is_accused(ground: Field, mode: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_kept_changes_no_finding(ground: Field, mode: str) -> None:
+def test_cached_answers_change_no_finding(ground: Field, mode: str) -> None:
     """Cases of the same byte, and of the same file as a whole, follow each other as in a full run:
     `Memory` has answers about files that differ in one of them. The audit that asks it and the one
     that reads everything have equal findings."""
@@ -519,7 +519,7 @@ def test_a_repair_that_was_mended(ground: Field, text: str) -> None:
     assert (found.status, found.complaint) == (0, "")
 
 
-def test_a_mark_that_names_an_entry_of_nobody_is_refused_for_that(ground: Field) -> None:
+def test_mark_that_names_an_unheld_entry_is_refused(ground: Field) -> None:
     """The slot that counts was altered together with its CRC."""
     case = Case.of("one whole flip n3/ha/dledger-n3/syncedmark 4165 01 crc")
     changes = ground.atlas.changes(case)
@@ -529,7 +529,7 @@ def test_a_mark_that_names_an_entry_of_nobody_is_refused_for_that(ground: Field)
 
 
 @pytest.mark.slow
-def test_a_repair_ends_well_or_changes_nothing(ground: Field) -> None:
+def test_repair_succeeds_or_leaves_the_files_unchanged(ground: Field) -> None:
     """Audited by the plain engine afterwards."""
     wrong, tried = [], 0
     for case in ground.atlas.sample(random.Random(SEED)):

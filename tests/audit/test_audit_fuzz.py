@@ -31,7 +31,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("fuzzer"))
 
 
-def test_a_replica_that_is_damaged_elsewhere_shows_what_two_others_lost(stage: Damaged) -> None:
+def test_damaged_replica_with_the_only_intact_copy_proves_it(stage: Damaged) -> None:
     """Of a committed entry one copy is intact: that no majority agrees on it is no damage of this
     copy."""
     one, *others = stage.replicas
@@ -80,7 +80,7 @@ def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
         for name in SCENARIOS
     ],
 )
-def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(
+def test_damage_beside_the_logs_accuses_only_its_replica(
     tmp_path: Path, name: str, sample: int
 ) -> None:
     """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample

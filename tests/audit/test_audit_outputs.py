@@ -72,7 +72,9 @@ def killed_at(
     return reached
 
 
-def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
+def test_killed_job_leaves_one_complete_audit_or_none(
+    tmp_path: Path, audits: tuple[Audit, Audit]
+) -> None:
     """Wherever it is killed: if there is a verdict, the findings are of the same audit, and the
     next audit works normally."""
     clean, hurt = audits
@@ -112,7 +114,7 @@ def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Aud
     assert steps >= 8
 
 
-def test_ctrl_c_leaves_the_set_before_and_nothing_else(
+def test_ctrl_c_leaves_the_former_findings_unchanged(
     tmp_path: Path, audits: tuple[Audit, Audit]
 ) -> None:
     """Wherever the files are being written: none of the new ones stays beside the old ones."""
@@ -128,7 +130,9 @@ def test_ctrl_c_leaves_the_set_before_and_nothing_else(
         } == before
 
 
-def test_a_set_keeps_nothing_of_the_one_before(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
+def test_findings_without_clients_remove_former_client_counts(
+    tmp_path: Path, audits: tuple[Audit, Audit]
+) -> None:
     """The counts of an audit with clients' files do not stay beside a verdict without."""
     (tmp_path / "findings").mkdir()
     (tmp_path / "findings" / "clients.jsonl").write_text("{}")
@@ -175,7 +179,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
         ("--findings", "file"),
     ],
 )
-def test_a_place_where_nothing_can_be_written(
+def test_unwritable_findings_folder_is_refused_before_the_audit(
     tmp_path: Path, options: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error is reported before the audit starts."""

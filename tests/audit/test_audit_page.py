@@ -30,7 +30,7 @@ def page_of(result: Audit) -> str:
     return unescape(as_html(result))
 
 
-def test_text_object_and_page_tell_the_same_of_what_was_verified(tmp_path: Path) -> None:
+def test_text_object_and_page_state_the_same_verification(tmp_path: Path) -> None:
     """Entries, files, derived files and state of every replica, word for word."""
     write_cluster(tmp_path, history(8))
     result = audit(directories(tmp_path))
@@ -56,7 +56,7 @@ def test_text_object_and_page_tell_the_same_of_what_was_verified(tmp_path: Path)
         )
 
 
-def test_what_was_not_read_is_said(tmp_path: Path) -> None:
+def test_page_states_unread_bytes_and_replicas(tmp_path: Path) -> None:
     """Of a comparison by edges, and of a replica that was not given."""
     write_cluster(tmp_path, history(8))
     page = page_of(audit(directories(tmp_path)[:2], agreement=True))

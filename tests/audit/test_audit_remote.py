@@ -100,7 +100,7 @@ def test_a_running_nodes_files_are_those_on_its_disk(stage: Stage) -> None:
     assert in_a_thread(stage, compare) > 12
 
 
-def test_what_is_not_there_is_told_as_on_a_disk(stage: Stage) -> None:
+def test_absent_remote_file_is_not_found_and_empty_space_is_empty(stage: Stage) -> None:
     """A file that is gone is no failure of the node, and an empty place is no file."""
 
     def look(node: str) -> None:

@@ -52,7 +52,7 @@ def running(base: Path, seed: int = 3, count: int = 60) -> tuple[FakeCluster, li
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_stands_behind_the_marker_is_no_finding(tmp_path: Path, seed: int) -> None:
+def test_entries_behind_the_marker_are_no_finding(tmp_path: Path, seed: int) -> None:
     """A growing log with anything at its end, nodes that did not stop, one that has written more
     than another: PASS up to the marker."""
     cluster, _ = running(tmp_path, seed)
@@ -182,7 +182,7 @@ def test_another_history_is_a_divergence(tmp_path: Path) -> None:
     assert told == [("divergence", "n3", 30)]
 
 
-def test_a_node_that_says_something_else_than_its_log(tmp_path: Path) -> None:
+def test_running_node_that_contradicts_its_log_is_divergent(tmp_path: Path) -> None:
     """Its files hold another entry at the marker than its process has applied."""
     cluster, writers = running(tmp_path)
     cluster.nodes["n1"].writer = Writer(tmp_path / "elsewhere" / "n1", seed_text="another")
@@ -413,7 +413,7 @@ def test_a_node_that_begins_a_repair_before_the_marker_is_named(tmp_path: Path) 
     )
 
 
-def test_what_a_replica_says_of_one_that_was_replaced_meanwhile_does_not_count(
+def test_peer_is_not_blamed_for_a_directory_replaced_during_the_audit(
     tmp_path: Path,
 ) -> None:
     """A node gets a new directory after it was read, and a peer, read later, has met that. The peer
@@ -483,7 +483,7 @@ def test_replicas_that_lag_are_no_loss(tmp_path: Path) -> None:
     incomplete(cluster, "reached entry", "n2")
 
 
-def test_a_marker_that_nobody_reached_is_told(tmp_path: Path) -> None:
+def test_unreached_marker_is_incomplete(tmp_path: Path) -> None:
     """Agreement of lagging replicas does not prove the entries up to the marker."""
     cluster, _ = running(tmp_path)
     for node in cluster.nodes.values():

@@ -69,7 +69,7 @@ def reached(result: Audit) -> list[str]:
     ]
 
 
-def test_whatever_stands_behind_the_marker_is_no_finding(tmp_path: Path) -> None:
+def test_tails_behind_the_marker_of_an_ha_group_are_no_finding(tmp_path: Path) -> None:
     """A master that went on alone, a slave with a tail of its own, and one that ends at the
     marker."""
     logs = [[*COMMON, *messages(1, 9)], [*COMMON, *messages(1, 4, "tail")], COMMON]
@@ -118,7 +118,7 @@ def planned(cluster: FakeCluster) -> Plan:
         return make_plan(report_of({**as_json(result), "repair": for_repair(result)}))
 
 
-def test_only_what_another_replica_can_give_is_asked_for(tmp_path: Path) -> None:
+def test_plan_fetches_only_entries_that_another_replica_holds(tmp_path: Path) -> None:
     """Reading the damaged entry from its only holder would stop the group on its master. n2 has the
     common entries that n1 lost; no replica has the master's own entries, and entries before a lost
     one cannot be restored alone; n3 has others in their place."""

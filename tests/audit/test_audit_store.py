@@ -427,7 +427,7 @@ def test_index_parts_are_told_with_their_group() -> None:
 
 
 @pytest.mark.parametrize("begin", [0, 2])
-def test_the_snapshot_of_what_was_before_the_begin(begin: int) -> None:
+def test_stored_log_with_a_begin_needs_a_snapshot(begin: int) -> None:
     """A stored log that does not begin with entry 0 needs one."""
     world = World(begin=begin)
     assert world.check() == [] and world.result.begins_with == first_of(begin)
@@ -561,7 +561,7 @@ def test_manifests_of_another_history() -> None:
     assert world.check() == []
 
 
-def test_what_replicas_found_in_the_store() -> None:
+def test_stored_log_must_reach_the_noted_end_and_every_begin() -> None:
     """It ends no earlier than any replica noted; and no later than where all replicas begin, which
     would be lost."""
     for notes, lost in (({}, 0), ({"n1": 3000}, 0), ({"n1": 2000, "n2": 4000, "n3": 4000}, 4000)):
@@ -648,7 +648,7 @@ def test_an_object_that_cannot_be_read() -> None:
     )
 
 
-def test_a_manifest_that_says_something_else_of_its_object() -> None:
+def test_manifest_field_that_differs_from_its_object_is_a_finding() -> None:
     """Every field that is not part of the digest. Other flaws of the right bytes are those of their
     entries."""
     for key in ("first", "last", "end", "last_term", "last_chain", "last_store_ms"):
@@ -772,7 +772,7 @@ def test_files_that_cannot_be_counted_are_not_compared_with_the_tree() -> None:
         ), edges
 
 
-def test_replicas_whose_tree_cannot_be_counted_beside_others() -> None:
+def test_replica_with_a_seal_the_others_lack_is_not_outvoted() -> None:
     """One whose last seal the others do not have yet; and a file of one entry, which the trees do
     not reach."""
     others = [replica_of(name, 4, sealed_files=4) for name in ("n2", "n3")]
@@ -1025,7 +1025,7 @@ def test_notes_of_replicas(tmp_path: Path) -> None:
     assert flaws == [("n8", "file.read", "g1/state/tiered")]
 
 
-def test_what_the_report_says_of_a_store() -> None:
+def test_store_report_states_its_lists_and_file_counts() -> None:
     """Each list that is not empty, and how many files there are."""
     assert spans_text([(0, 1000), (2000, 1234567)]) == "0 to 1,000, 2,000 to 1,234,567"
     assert lines_of(StoredResult("s3://b", LOG)) == ["0 files, no entry"]

@@ -75,7 +75,7 @@ def received(writer: Writer, data: bytes) -> tuple[bytes, tuple[int, int, int, i
 
 @built
 @pytest.mark.parametrize("rule", RULES)
-def test_the_audit_finds_what_a_broken_kernel_of_the_broker_accepts(
+def test_audit_finds_an_entry_that_a_broken_broker_kernel_accepts(
     altered: tuple[Writer, LogFile, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower stores the range, because its kernel checked other bytes."""
@@ -92,7 +92,7 @@ def test_the_audit_finds_what_a_broken_kernel_of_the_broker_accepts(
 
 @built
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in OF_THE_AUDIT_ALONE])
-def test_the_broker_finds_what_a_broken_decoder_of_the_audit_accepts(
+def test_broker_finds_an_entry_that_a_broken_audit_decoder_accepts(
     altered: tuple[Writer, LogFile, bytes],
 ) -> None:
     writer, task, whole = altered

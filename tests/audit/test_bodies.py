@@ -79,7 +79,7 @@ class Packed(Messages):
     ),
     st.integers(1, 900),
 )
-def test_messages_are_read_in_parts_by_what_their_bodies_become(
+def test_parts_of_messages_are_limited_by_their_unpacked_bodies(
     rows: list[tuple[str | None, int]], part_bytes: int
 ) -> None:
     """Each once and in order; each part within the limit, or one message."""

@@ -155,7 +155,7 @@ def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(
     assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
 
 
-def test_what_all_replicas_lost_is_undecidable_and_left_alone(
+def test_damage_on_all_replicas_is_undecidable_and_left_alone(
     base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same place on all replicas: exit status 2, no change, and the entry is named; other
@@ -306,7 +306,7 @@ def test_derived_files_are_made_again_from_the_log(base: Path, pattern: str) -> 
 
 
 @pytest.mark.parametrize("name", ["identity.json", "dledger-n1/hardstate"])
-def test_what_no_other_replica_knows_remains(
+def test_damage_without_another_source_remains(
     base: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Said with what to do instead: exit status 1, nothing is changed."""
@@ -332,7 +332,7 @@ def test_a_backup_is_never_written_to(base: Path, capsys: pytest.CaptureFixture[
     assert contents(base) == before
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(
+def test_dry_run_reports_the_plan_and_leaves_the_files_unchanged(
     base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip(logs(base)[1], 700)
@@ -380,7 +380,7 @@ def test_the_object_of_the_audit_is_enough(
     assert command(["repair", "--from-findings", str(base / "findings" / "findings.jsonl")]) == 0
 
 
-def test_findings_that_were_dealt_with_are_nothing_to_do(
+def test_repaired_findings_leave_the_files_unchanged(
     base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same findings again: nothing is damaged, nothing is written."""

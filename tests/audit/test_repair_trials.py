@@ -209,7 +209,7 @@ def test_the_end_of_the_log_is_not_cut_off_when_all_replicas_lost_it(stopped: Tr
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("file", [2, 1])
-def test_what_a_former_leader_alone_held_is_given_back_by_nobody(
+def test_damage_in_a_tail_of_a_former_leader_alone_is_undecidable(
     file: int, trials: Callable[[str], Trial]
 ) -> None:
     """Its log files have the names of the others' and begin and end with other entries: theirs are

@@ -82,7 +82,7 @@ def test_a_stall_is_counted_for_every_send_it_delayed() -> None:
 
 
 @given(st.integers(0, 10**9), st.floats(0.5, 1e6))
-def test_what_is_due_was_intended_by_now(now_ns: int, per_second: float) -> None:
+def test_due_sends_are_those_intended_by_now(now_ns: int, per_second: float) -> None:
     schedule = Schedule(1000, per_second)
     due = schedule.due(1000 + now_ns)
     assert due >= 1

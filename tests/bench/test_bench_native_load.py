@@ -43,7 +43,7 @@ def run(handlers: Handlers, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("first", [0, 1, 127, 128, 1 << 40])
-def test_a_hand_made_request_is_what_protobuf_reads(first: int) -> None:
+def test_hand_made_produce_request_parses_as_protobuf(first: int) -> None:
     frame = FrameBuilder(TOPIC, 7, 3, 1).encode(first, 2, [b"a" * 100, b"b" * 70_000], born_ms=5)
     request = pb.ProduceRequest.FromString(native_load.produce_request(TOPIC, frame))
     assert request == pb.ProduceRequest(
@@ -51,7 +51,7 @@ def test_a_hand_made_request_is_what_protobuf_reads(first: int) -> None:
     )
 
 
-def test_everything_sent_is_acknowledged_and_counted() -> None:
+def test_native_load_counts_every_acknowledged_message() -> None:
     found = run(
         EMPTY,
         "produce",
@@ -70,7 +70,7 @@ def test_everything_sent_is_acknowledged_and_counted() -> None:
     assert not found["open_loop"]
 
 
-def test_frames_hold_what_a_node_takes() -> None:
+def test_frames_of_the_load_are_valid_for_a_node() -> None:
     frames = []
 
     async def produce(requests: Any, context: Any) -> Any:

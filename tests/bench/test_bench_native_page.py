@@ -145,7 +145,7 @@ def page(directory: Path) -> Path:
 
 
 @pytest.mark.verify
-def test_every_part_replaces_what_the_page_said(tmp_path: Path) -> None:
+def test_publishing_replaces_every_part_of_the_page(tmp_path: Path) -> None:
     path = page(tmp_path)
     native_page.publish(suite(), path, tmp_path / "plots")
     once = path.read_text()

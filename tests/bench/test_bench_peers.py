@@ -156,7 +156,7 @@ def test_servers_and_their_children_are_gone_after_a_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in common.CONFIGURATIONS.iterdir()))
-def test_configurations_speak_of_loopback_and_of_nothing_fixed(file: str) -> None:
+def test_peer_configurations_use_loopback_and_no_fixed_paths(file: str) -> None:
     text = (common.CONFIGURATIONS / file).read_text()
     assert "127.0.0.1" in text
     assert "$port" in text

@@ -29,7 +29,7 @@ def event(stage: int, executor: str, launch: int, finish: int, ran: int) -> str:
     )
 
 
-def test_work_is_told_from_what_scheduling_adds(tmp_path: Path) -> None:
+def test_work_of_spark_is_separated_from_scheduling(tmp_path: Path) -> None:
     """Of the last stage with that number of tasks; the first query, which starts the workers, and
     other events do not count."""
     lines = [

@@ -51,7 +51,7 @@ def test_store_is_whole_after_its_process_ended(
         store.close()
 
 
-def test_memory_gives_back_what_it_got(tmp_path: Path) -> None:
+def test_memory_store_returns_its_messages(tmp_path: Path) -> None:
     """The ceiling is honest as well."""
     storage_modes.read_all(filled("memory", tmp_path / "m", 1000), 1000)
 

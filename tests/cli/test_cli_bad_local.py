@@ -150,7 +150,7 @@ def files(place: Path) -> dict[str, bytes | None]:
     }
 
 
-def test_wrong_usages_say_so_and_change_nothing(
+def test_wrong_usage_is_reported_and_leaves_files_unchanged(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """In one test, because most of the time goes into the directories. A cluster that would be

@@ -192,7 +192,7 @@ def test_a_message_that_is_not_delivered_is_a_failure(
     assert code == 1 and (found["messages"], found["failed"]) == (5, 1) and "not delivered" in err
 
 
-def test_receive_counts_everything_and_measures_what_bench_sent(
+def test_bench_receive_counts_all_messages_and_measures_its_own(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Other messages have no intended time."""

@@ -130,7 +130,7 @@ STEPS = [
 ]
 
 
-def test_a_dry_run_tells_and_moves_nothing(
+def test_rebalance_dry_run_lists_steps_without_moving(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A line for each step, with its reason."""
@@ -178,7 +178,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", pressed)
 
 
-def test_ctrl_c_says_what_stands_and_the_ways_from_there(
+def test_ctrl_c_states_finished_steps_and_how_to_continue(
     node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a balance: the finished steps, the running step, and how to continue or undo it."""

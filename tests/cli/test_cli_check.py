@@ -50,7 +50,7 @@ def test_a_good_cluster(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
-def test_a_lower_feature_level_says_what_it_lacks(
+def test_check_names_capabilities_above_the_feature_level(
     node: FakeNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is no fault: an upgrade may be under way. At the highest level there is nothing to say."""
@@ -197,7 +197,7 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
         (nothing, 2, "no broker group"),
     ],
 )
-def test_what_is_wrong_decides_the_status(
+def test_check_status_follows_the_worst_problem(
     node: FakeNode,
     capsys: pytest.CaptureFixture[str],
     change: Callable[[pb.ClusterStatusResponse], None],

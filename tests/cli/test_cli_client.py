@@ -45,7 +45,9 @@ def answered(
     return (status, *capfd.readouterr())
 
 
-def test_every_client_is_told_with_what_is_known_of_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_client_list_has_every_client_with_null_for_unknown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """One object; what a client did not say is null."""
     status, out, _ = answered(capfd, "--json")
     found = json.loads(out)

@@ -150,7 +150,7 @@ def test_status_waits_for_the_wanted_state(node: FakeNode, run: Run) -> None:
     assert len(node.requests["ClusterStatus"]) == 3
 
 
-def test_status_of_nobody_is_3(run: Run, node: FakeNode) -> None:
+def test_status_without_an_answer_exits_with_3(run: Run, node: FakeNode) -> None:
     """A dead endpoint is named, and with --wait how long it was waited for."""
     node.stop()
     code, out, err = run("status", "--timeout", "200ms", "--wait", "300ms")
@@ -209,7 +209,7 @@ def test_status_goes_on_watching_a_cluster_that_does_not_answer(
 # -- topic and group
 
 
-def test_topic_create_says_what_happened(node: FakeNode, run: Run) -> None:
+def test_topic_create_reports_created_or_existing(node: FakeNode, run: Run) -> None:
     """Created, or there already with these settings; JSON holds the topic."""
     for created, words in ((True, "created: t"), (False, "exists already, with these settings: t")):
         node.answers(
@@ -321,7 +321,7 @@ def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) ->
     ],
 )
 @pytest.mark.parametrize("answer", ["n", ""])
-def test_a_no_changes_nothing(
+def test_declined_confirmation_sends_no_change(
     words: str,
     answer: str,
     node: FakeNode,
@@ -846,7 +846,7 @@ def test_consume_counts_queues_over_all_broker_groups(node: FakeNode, run: Run) 
     } == {"g1": 1, "g2": 5, "g3": 9}
 
 
-def test_what_the_reader_of_a_pipe_did_not_read_is_not_acknowledged(node: FakeNode) -> None:
+def test_messages_unread_from_a_pipe_are_not_acknowledged(node: FakeNode) -> None:
     """`| head -1` takes one message of a batch: that one is acknowledged, and the others come again
     at once."""
     node.answers("QueryRoute", route(queues=1))
@@ -972,7 +972,9 @@ def test_peek_from_before_now(node: FakeNode, run: Run) -> None:
 @pytest.mark.parametrize(
     "command", ["peek --topic t --from", "group reset g --topic t --queue 0 --yes --to"]
 )
-def test_what_is_no_place_in_a_topic(command: str, start: str, node: FakeNode, run: Run) -> None:
+def test_invalid_start_position_is_a_usage_error(
+    command: str, start: str, node: FakeNode, run: Run
+) -> None:
     """One form for all commands; nothing is asked."""
     code, _, err = run(*command.split(), start)
     assert (
@@ -1135,9 +1137,7 @@ def test_send_one_way_never_repeats(node: FakeNode, run: Run) -> None:
     assert (json.loads(out)["acknowledged"], json.loads(out)["failed"]) == (1, 1)
 
 
-def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(
-    node: FakeNode, run: Run
-) -> None:
+def test_send_without_acknowledgements_ends_after_one_timeout(node: FakeNode, run: Run) -> None:
     """One timeout for a long input, the reason in the error line, and the number of unsent
     messages."""
     node.answers(

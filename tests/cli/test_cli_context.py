@@ -173,7 +173,7 @@ def test_a_context_is_removed_with_its_secret(
         (("remove", "absent", "--yes"), 4, "known are: there"),
     ],
 )
-def test_wrong_usage_changes_nothing(
+def test_wrong_context_usage_leaves_the_file_unchanged(
     capsys: pytest.CaptureFixture[str],
     home: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -326,7 +326,7 @@ def test_a_difference_is_shown_then_changed_or_left(
         {"settings": {}, "preferred_leader": "", "replicas": []},
     ],
 )
-def test_what_a_file_leaves_out_or_writes_in_another_unit_is_no_difference(
+def test_omitted_or_reworded_definitions_are_no_difference(
     capsys: pytest.CaptureFixture[str],
     clusters: list[Cluster],
     tmp_path: Path,
@@ -605,7 +605,7 @@ def test_a_refused_object_is_named_and_the_import_can_be_continued(
         (b"\xff", "not UTF-8"),
     ],
 )
-def test_a_wrong_file_changes_nothing(
+def test_invalid_definitions_file_is_refused_without_a_call(
     capsys: pytest.CaptureFixture[str],
     clusters: list[Cluster],
     tmp_path: Path,

@@ -149,7 +149,7 @@ def test_list_of_a_group_reads_page_by_page(node: FakeNode, run: Run) -> None:
     )
 
 
-def test_show_tells_everything_of_an_id(node: FakeNode, run: Run) -> None:
+def test_show_prints_the_letters_of_an_id(node: FakeNode, run: Run) -> None:
     """Settled or not; an id that is not there is 4, and 2 while the index lags."""
     node.answers("ListDeadLetters", page(letter(0, "resent", body=b"hey")))
     code, out, _ = run("show", "id-0", "--group", "billing")
@@ -164,9 +164,7 @@ def test_show_tells_everything_of_an_id(node: FakeNode, run: Run) -> None:
     assert run("show", "id-9", "--group", "billing")[0] == 2
 
 
-def test_resend_settles_batch_by_batch_and_counts_what_the_cluster_says(
-    node: FakeNode, run: Run
-) -> None:
+def test_resend_settles_in_batches_and_counts_outcomes(node: FakeNode, run: Run) -> None:
     """At most a hundred in one call; a letter that is not resent makes the exit status 1."""
     found = [letter(at) for at in range(230)]
     node.answers("ListDeadLetters", page(*found[:150], follow=b"x"), page(*found[150:]))
@@ -271,7 +269,7 @@ def test_a_resend_is_ended_at_every_place_and_every_letter_is_delivered_once(
     assert ended == {(True, True), (True, False), (False, True), (False, False)}
 
 
-def test_a_dry_run_changes_nothing(node: FakeNode, run: Run) -> None:
+def test_purge_dry_run_counts_without_settling(node: FakeNode, run: Run) -> None:
     """It needs no confirmation, and counts what could be done."""
     node.answers("ListDeadLetters", page(letter(0), letter(1), letter(2, "orphaned")))
     assert run("resend", "--group", "billing", "--dry-run")[:2] == (
@@ -315,7 +313,7 @@ def test_purge_and_every_group(node: FakeNode, run: Run) -> None:
         ("export", "--to", "letters.csv"),
     ],
 )
-def test_what_is_not_clear_is_not_done(
+def test_ambiguous_letter_selection_is_refused(
     arguments: tuple[str, ...], node: FakeNode, run: Run
 ) -> None:
     """Nothing selected, everything and something, no confirmation, no rate, no data file."""

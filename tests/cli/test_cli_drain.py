@@ -93,7 +93,7 @@ def test_a_majority_of_replicas_that_can_commit_must_remain(change: Change, said
         )
 
 
-def test_without_a_leader_nothing_is_known() -> None:
+def test_drain_waits_for_a_group_without_a_leader() -> None:
     found = status()
     found.groups[0].ClearField("leader")
     assert plan(found, members(), "n1").waits == ["broker group g1 has no leader"]
@@ -115,7 +115,7 @@ def test_an_ha_group_keeps_its_in_sync_set(
     assert drain.transfers == ({} if waits else {"g1": "n3" if "n3" in in_sync else "n2"})
 
 
-def test_what_two_nodes_or_one_cannot_keep_is_said_and_not_waited_for() -> None:
+def test_drain_of_one_of_two_voters_is_a_loss() -> None:
     """A stop of one of two voters stops the group, however long one waits."""
     two = plan(status(voters=("n1", "n2")), members(("n1", "n2")), "n1")
     assert not two.waits and not two.transfers

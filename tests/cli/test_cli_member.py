@@ -108,7 +108,9 @@ def test_a_change_is_asked_for_until_it_is_done(
     assert len(node.requests["ChangeMember"]) == 3
 
 
-def test_no_wait_says_what_it_waits_for(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_wait_prints_the_pending_reason(
+    node: FakeNode, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The change is running, and the same command continues it."""
     node.answers("ChangeMember", answer(False, "n4 lacks 500 entries", 500))
     assert cli.run(["member", "add", "n4", "--no-wait"]) == 0
@@ -116,7 +118,7 @@ def test_no_wait_says_what_it_waits_for(node: FakeNode, capfd: pytest.CaptureFix
     assert len(node.requests["ChangeMember"]) == 1
 
 
-def test_what_does_not_move_and_what_is_refused_end_with_4(
+def test_stuck_or_refused_member_change_exits_with_4(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the message of the refusal, or the reason for the wait."""
@@ -140,7 +142,7 @@ def test_what_does_not_move_and_what_is_refused_end_with_4(
 @pytest.mark.parametrize(
     "address", ["h", "h:x", "h:0", "h:64000", "h:1:2:3", "h:1:2:3:99999", ":1", "a:b:c"]
 )
-def test_an_address_that_is_none_is_a_usage_error(
+def test_invalid_member_address_is_a_usage_error(
     node: FakeNode, capfd: pytest.CaptureFixture[str], address: str
 ) -> None:
     """No request is sent; the error lists the accepted forms."""

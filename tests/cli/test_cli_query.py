@@ -85,9 +85,7 @@ def detail() -> admin_pb2.MessageDetailResponse:
 # -- query
 
 
-def test_query_by_key_asks_page_by_page_and_prints_what_peek_prints(
-    node: FakeNode, run: Run
-) -> None:
+def test_query_by_key_reads_pages_and_prints_peek_fields(node: FakeNode, run: Run) -> None:
     """Every page until enough came; the same fields as peek; what was asked reaches the node."""
     node.answers("Query", page(5, 4, follow=b"x"), page(3, follow=b"y"), page(2, 1))
     code, out, err = run("query", "--topic", "t", "--key", "k", "--max", "4", "--json")
@@ -110,7 +108,9 @@ def test_query_by_key_asks_page_by_page_and_prints_what_peek_prints(
     )
 
 
-def test_query_that_finds_nothing(node: FakeNode, run: Run) -> None:
+def test_query_without_matches_is_empty_and_an_unknown_id_exits_with_4(
+    node: FakeNode, run: Run
+) -> None:
     """By key and by time that is an answer; an id that does not exist is 4."""
     node.answers("Query", page())
     assert run("query", "--topic", "t", "--key", "k") == (0, "", "")
@@ -133,7 +133,7 @@ def test_absence_is_not_claimed_before_the_index_knows(node: FakeNode, run: Run)
     assert run("query", "--topic", "t", "--id", "i")[0] == 2
 
 
-def test_query_by_id_tells_everything(node: FakeNode, run: Run) -> None:
+def test_query_by_id_prints_the_message_detail(node: FakeNode, run: Run) -> None:
     """Detail is on with --id and off with --no-detail; unknown is null; the place of the message is
     what is asked about."""
     node.answers("Query", page(5))
@@ -238,7 +238,7 @@ def lag(*, known: bool = True, waiting: bool = True) -> admin_pb2.GroupLagRespon
     return answer
 
 
-def test_lag_counts_and_says_what_is_unknown(node: FakeNode, run: Run) -> None:
+def test_lag_prints_sums_and_marks_unknown_queues(node: FakeNode, run: Run) -> None:
     """Sums per topic; nothing waiting and unknown are both null, and only unknown ends with 2."""
     node.answers("GroupLag", lag())
     code, out, _ = run("group", "lag", "g", "--topic", "t", "--json")
@@ -307,7 +307,7 @@ def test_reset_insists_off_a_terminal(node: FakeNode, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("count", "offset"), [((), 7), (("--count", "3"), 10)])
-def test_skip_goes_on_behind_what_is_in_flight(
+def test_skip_moves_behind_messages_in_flight(
     node: FakeNode, run: Run, count: tuple[str, ...], offset: int
 ) -> None:
     """From the cursor of the queue, or a number of messages behind it."""

@@ -89,7 +89,9 @@ def test_the_exit_status_is_the_worst_verdict(
     assert run(capfd, "verify", str(path))[0] == expected
 
 
-def test_what_is_not_true_is_named(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_untrue_receipts_are_named_with_row_and_reason(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """With its row, the reason, and where it claims to be; in words and as JSON."""
     path = lines(tmp_path / "r.jsonl", 1, 150, 250)
     _, out, error, _ = run(capfd, "verify", str(path))

@@ -441,7 +441,7 @@ def test_status_says_which_clock_is_not_followed(
         (("fine", "a word of a later version"), "a word of a later version", False),
     ],
 )
-def test_status_says_whose_disk_takes_no_messages(
+def test_status_shows_the_fullest_disk_of_a_node(
     capsys: pytest.CaptureFixture[str], disks: tuple[str, ...], known: str | None, said: bool
 ) -> None:
     """Of a node with several workers, the worst."""
@@ -464,7 +464,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     )
 
 
-def test_a_narrow_terminal_cuts_nothing(
+def test_narrow_terminal_wraps_text_and_keeps_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Large numbers, and names that do not fit, in 80 columns: numbers are whole, and text

@@ -42,7 +42,7 @@ def test_an_election_waits_until_the_master_leads(
         assert len(node.requests["ClusterStatus"]) == 2
 
 
-def test_an_unclean_election_says_what_it_costs_before_it_is_confirmed(
+def test_unclean_election_previews_its_loss_before_confirmation(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without `--yes` nothing happens but the question what would be lost."""

@@ -165,7 +165,7 @@ def test_every_small_cluster_shrinks_safely_or_not_at_all(numbers: tuple[int, ..
     assert ends[True] and ends[False]
 
 
-def test_a_refusal_names_what_would_be_lost() -> None:
+def test_refused_scale_names_groups_that_lose_their_quorum() -> None:
     nodes = names((0, 1, 2, 3, 4))
     three, far = (
         Group(names((0, 1, 2)), names((0, 1, 2))),
@@ -241,7 +241,7 @@ def test_nodes_join_once_and_learners_get_their_votes() -> None:
     assert plan(Cluster(learning.members, {"g1": moving}), "mq", 4).steps == (Step("add", "mq-3"),)
 
 
-def test_what_is_unknown_is_never_safe() -> None:
+def test_unknown_leader_or_node_counts_as_unsafe() -> None:
     """Without a leader every node that is meant to replicate counts as a voter, and none is in
     sync; a node that one of two answers calls down is down."""
     told, listed = status("n1"), members(down=("n2",))
@@ -317,7 +317,7 @@ def test_scale_plans_anew_after_each_answer(
     ]
 
 
-def test_scale_adds_nodes_and_spreads_what_they_can_take(
+def test_scale_up_adds_nodes_and_spreads_groups(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = status("mq-0", FOUR[:3])
@@ -362,7 +362,7 @@ def test_scale_adds_nodes_and_spreads_what_they_can_take(
     assert node.requests["ChangeMember"] == [request, request]
 
 
-def test_scale_changes_nothing_if_it_refuses_or_only_shows(
+def test_refused_or_dry_scale_sends_no_change(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = status("mq-1", FOUR[1:])
@@ -389,7 +389,7 @@ def test_scale_changes_nothing_if_it_refuses_or_only_shows(
     assert not {"ChangeMember", "MoveReplica", "PlanRebalance"} & set(node.requests)
 
 
-def test_scale_asks_an_older_node_for_nothing_that_it_refuses(
+def test_scale_of_an_older_node_uses_only_drain_calls(
     node: FakeNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before an upgrade, with as many nodes as wanted, the calls of `member drain` are enough."""

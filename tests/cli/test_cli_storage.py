@@ -45,7 +45,7 @@ def test_file_is_a_path_or_group_and_base(
         "g1/" + "9" * 30,
     ],
 )
-def test_anything_else_is_refused(file: str) -> None:
+def test_malformed_file_argument_is_refused(file: str) -> None:
     """With a sentence that says what a FILE is."""
     with pytest.raises(BadArgument, match="GROUP/BASE"):
         parse_file(file)

@@ -35,7 +35,7 @@ def asked(
     return capfd.readouterr().out
 
 
-def test_nothing_is_in_the_way_when_all_nodes_read_the_same(
+def test_upgrade_status_without_obstacles_lists_all_nodes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that states no level reads level 1."""
@@ -163,7 +163,7 @@ def test_without_a_terminal_finish_needs_to_be_confirmed(
     assert said in capfd.readouterr().err
 
 
-def test_a_finished_cluster_has_nothing_to_raise(
+def test_upgrade_finish_at_the_highest_level_raises_no_level(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert finished(monkeypatch, answered(node("n1", 1), node("n2", None)), [step(level=1)])[0] == 0
@@ -174,7 +174,7 @@ def test_a_finished_cluster_has_nothing_to_raise(
     assert capfd.readouterr().out == said
 
 
-def test_what_is_in_the_way_of_finish_is_told(
+def test_blocked_upgrade_finish_names_its_obstacle(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal of the cluster; and what it waits for, when there is no progress within the

@@ -60,7 +60,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
         (["certificates", "tls", "../n1=a"], "is not NODE=HOST"),
     ],
 )
-def test_refused_before_anything_is_sent(
+def test_refused_user_command_sends_no_call_and_writes_no_file(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -90,7 +90,7 @@ def test_list_reads_page_by_page(node: FakeNode, run: Run) -> None:
     assert "2023-11-14T22:14:20Z" in run("list", "--topic", "t", "--kind", "delayed")[1]
 
 
-def test_cancel_counts_what_the_cluster_says(node: FakeNode, run: Run) -> None:
+def test_cancel_counts_outcomes_of_the_cluster_in_batches(node: FakeNode, run: Run) -> None:
     """In batches of a hundred; a message that became visible first makes the exit status 1."""
     node.answers("ListWaiting", page(*[waits(at) for at in range(130)]))
     node.answers("CancelWaiting", cancelled)
@@ -146,7 +146,7 @@ def test_a_dry_run_and_an_unknown_id(node: FakeNode, run: Run) -> None:
         ("--all", "--yes"),
     ],
 )
-def test_what_is_not_clear_is_not_done(
+def test_ambiguous_cancel_selection_is_refused(
     arguments: tuple[str, ...], node: FakeNode, run: Run
 ) -> None:
     """Nothing selected, everything and something, no confirmation, no kind."""

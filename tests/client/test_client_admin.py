@@ -527,7 +527,7 @@ def answer_to(method: str, code: int = 20000, text: str = "", **fields: Any) -> 
 @pytest.mark.parametrize(
     ("call", "request_", "fields", "right"), CASES, ids=[method_of(case[1]) for case in CASES]
 )
-def test_a_call_asks_what_is_meant_and_reads_the_answer(
+def test_admin_call_sends_its_request_and_returns_plain_values(
     run: Run, call: Call, request_: Message, fields: dict[str, Any], right: Callable[[Any], bool]
 ) -> None:
     """The very request arrives, absent fields absent, and the answer comes back as plain values."""
@@ -591,7 +591,7 @@ PAIRS: list[tuple[type[Any], type[Message], set[str]]] = [
 @pytest.mark.parametrize(
     ("kind", "message", "left_out"), PAIRS, ids=[message.__name__ for _, message, _ in PAIRS]
 )
-def test_nothing_of_an_answer_is_lost(
+def test_answer_class_has_every_field_of_its_message(
     kind: type[Any], message: type[Message], left_out: set[str]
 ) -> None:
     """Every field of the message is a field of the class, and what may be absent is None when it
@@ -647,7 +647,7 @@ def test_a_trace_is_whole(run: Run) -> None:
 
 
 @both
-def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
+def test_skip_moves_behind_messages_in_flight(run: Run) -> None:
     """The offset is the queue's cursor plus the count; an unknown queue is an error."""
     with fake_nodes() as nodes:
         nodes[0].answers("GroupLag", answer_to("GroupLag", topics=LAG))
@@ -706,7 +706,7 @@ def test_trouble_that_may_pass_is_tried_again(run: Run) -> None:
 
 
 @both
-def test_a_refusal_and_a_call_nobody_knows_are_final(run: Run) -> None:
+def test_refusal_or_unknown_method_is_not_retried(run: Run) -> None:
     """Asked once; code and remedy are the exception's."""
     with fake_nodes() as nodes:
         nodes[0].answers(
@@ -750,7 +750,7 @@ def test_time_runs_out(run: Run, answer: Any) -> None:
         (lambda a: a.change_user("u", secret_key="secret"), "travel to mq.example.com unencrypted"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_any_call(run: Run, call: Call, text: str) -> None:
+def test_invalid_argument_is_refused_without_a_call(run: Run, call: Call, text: str) -> None:
     """The endpoint does not even exist."""
     with pytest.raises(BadArgument, match=text):
         run("mq.example.com:8081", call)

@@ -21,7 +21,7 @@ def test_the_name_appears_with_the_whole_content(tmp_path: Path) -> None:
     assert path.read_bytes() == b"all" and os.listdir(tmp_path) == ["f"]
 
 
-def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
+def test_abandoned_file_is_removed(tmp_path: Path) -> None:
     """The next attempt finds no file in its way."""
     aside = Aside(tmp_path / "f")
     aside.file.write(b"half")
@@ -29,7 +29,7 @@ def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_are_overwritten(tmp_path: Path) -> None:
     """The remains are not part of the next file."""
     (tmp_path / ".f.part").write_bytes(b"remains of a longer file")
     aside = Aside(tmp_path / "f")

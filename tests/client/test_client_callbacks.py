@@ -196,7 +196,7 @@ async def test_a_producers_callback_may_send_while_there_is_room_and_never_waits
     "error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
 )
 @pytest.mark.parametrize("begin", CALLBACKS)
-async def test_what_a_producers_callback_raises_reaches_no_other_message(
+async def test_error_in_a_producer_callback_leaves_other_messages_unaffected(
     begin: Callable[..., None], error: type[BaseException]
 ) -> None:
     """Those of the same frame, those behind it, and other callbacks of the same future. The thread
@@ -498,7 +498,7 @@ ERRORS = (ValueError, asyncio.CancelledError, StopIteration, SystemExit, Keyboar
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", NAMES)
-async def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_application(
+async def test_error_in_a_threaded_consumer_callback_reaches_the_application(
     name: str, error: type[BaseException]
 ) -> None:
     """Instead of ending its thread, or one of its tasks, without a word: then no batch would come,
@@ -521,7 +521,7 @@ async def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_applic
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, StopIteration])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_callback_in_an_event_loop_raises_reaches_the_application(
+def test_error_in_an_async_consumer_callback_reaches_the_application(
     run: Callable[[Awaitable[Any]], Any], name: str, error: type[BaseException]
 ) -> None:
     """Such as the CancelledError of a task that `on_revoked` has cancelled and waits for."""
@@ -542,7 +542,7 @@ def test_what_a_callback_in_an_event_loop_raises_reaches_the_application(
         run(work())
 
 
-def test_nothing_is_read_before_on_assigned_is_over(run: Callable[[Awaitable[Any]], Any]) -> None:
+def test_reads_begin_after_on_assigned_returned(run: Callable[[Awaitable[Any]], Any]) -> None:
     """A callback that takes its time, and then seeks, is not overtaken by a stream that begins anew
     meanwhile."""
 
@@ -770,7 +770,7 @@ def test_deliveries_that_cannot_be_recorded_end_the_consumer(
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_who_waits_for_a_batch_hears_of_the_end(blocking: bool) -> None:
+def test_closing_a_consumer_ends_a_waiting_next_batch(blocking: bool) -> None:
     """Of a consumer that another task, or thread, closes meanwhile; and who asks afterwards is told
     at once."""
     log = filled(count=0)

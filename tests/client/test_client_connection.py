@@ -45,7 +45,7 @@ def test_endpoints_are_understood(text: str, expected: list[Address]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1;", "a:1,b:2"]
 )
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
+def test_invalid_endpoint_is_refused_as_usage(text: str) -> None:
     """The message repeats the part and says what is accepted; the exit status is that of usage."""
     with pytest.raises(BadArgument, match="host:port;host:port") as found:
         parse_endpoints(text)
@@ -272,7 +272,9 @@ def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyP
         (49999, "odd", "odd", "see the node's log if the reason is not clear"),
     ],
 )
-def test_refusals_say_what_to_do(code: int, message: str, what: str, remedy: str) -> None:
+def test_refusal_carries_the_remedy_of_server_or_code(
+    code: int, message: str, what: str, remedy: str
+) -> None:
     """The server's own remedy wins; without one the code's; an empty text is replaced by the code's
     meaning."""
     problem = refusal(code, message)

@@ -65,7 +65,7 @@ def fill(
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet", "x.txt"])
-def test_everything_comes_into_the_file_and_is_committed(tmp_path: Path, name: str) -> None:
+def test_export_writes_all_messages_and_commits_their_ends(tmp_path: Path, name: str) -> None:
     """The same messages whatever the format; the offsets are those behind them."""
     log, path = filled(), tmp_path / name
     file = data_files.Parquet(path) if name == "x.parquet" else data_files.lines_to(str(path))
@@ -132,14 +132,14 @@ def test_a_limit_cuts_a_batch_and_the_next_run_goes_on_behind_it(tmp_path: Path,
     assert len(found) == len(set(found)) == 21
 
 
-def test_without_acknowledgement_nothing_is_committed(tmp_path: Path) -> None:
+def test_export_without_acknowledgement_commits_no_offset(tmp_path: Path) -> None:
     """And tags are exact."""
     log = filled()
     fill(log, data_files.lines_to(str(tmp_path / "x.jsonl")), commits=False, tags={"a"})
     assert log.committed == {} and len((tmp_path / "x.jsonl").read_text().splitlines()) == 20
 
 
-def test_only_what_is_on_stable_storage_is_committed(tmp_path: Path) -> None:
+def test_export_commits_only_flushed_messages(tmp_path: Path) -> None:
     """A disk that fails ends the run; the offsets are those of the last flush that worked."""
     log = filled(40)
 
@@ -211,7 +211,9 @@ def test_a_queue_that_retention_emptied_is_read_to_its_end(tmp_path: Path) -> No
     assert fill(log, data_files.lines_to(str(path))).done == 20
 
 
-def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_to_a_full_disk_commits_no_offset_and_ends_with_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """One line says what it is."""
     log = filled()
     with pytest.raises(OSError, match="No space left") as full:
@@ -246,7 +248,7 @@ def test_a_failing_disk_or_a_missing_permission_is_no_bug(
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
+def test_parquet_export_without_messages_leaves_no_file(tmp_path: Path) -> None:
     """It would have no columns."""
     fill(FakeLog({"g1": 1}), data_files.Parquet(tmp_path / "x.parquet"), empty_s=0.5)
     assert list(tmp_path.iterdir()) == []
@@ -275,7 +277,7 @@ def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
         ("x.jsonl", b"[" * 100_000, b""),
     ],
 )
-def test_what_a_crash_tore_is_cut_or_ended(
+def test_torn_last_line_is_cut_or_ended(
     tmp_path: Path, name: str, before: bytes, after: bytes
 ) -> None:
     """Nothing that is whole is ever lost, and a new line begins at the beginning of one."""
@@ -307,7 +309,7 @@ def test_which_way_a_group_reads(
     assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", progress)) is streams
 
 
-def test_what_retention_took_is_no_progress() -> None:
+def test_progress_begins_at_the_first_retained_message() -> None:
     """The place of a group that has not begun is the first message there is."""
     log = filled()
     log.trim("g1", 0, 5)
@@ -319,7 +321,7 @@ def test_what_retention_took_is_no_progress() -> None:
         asyncio.run(by_offsets(FakeConnection(log), "u", "x", "", []))
 
 
-def test_a_pipe_is_flushed_when_its_reader_has_read_everything() -> None:
+def test_flush_of_a_pipe_waits_for_its_reader() -> None:
     """Not when the bytes are in the pipe; a reader that ends before is an error, also when the
     bytes were written."""
     read, write = os.pipe()

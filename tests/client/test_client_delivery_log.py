@@ -40,7 +40,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-async def test_only_what_is_committed_is_acknowledged(tmp_path: Path) -> None:
+async def test_delivery_log_marks_only_committed_deliveries_acknowledged(tmp_path: Path) -> None:
     """Every delivery is a row, those below a committed offset with a time; what was never committed
     is written at the end."""
     log = filled(20, {"g1": 2, "g2": 1})
@@ -79,7 +79,7 @@ async def test_only_what_is_committed_is_acknowledged(tmp_path: Path) -> None:
         consumer_of(log, delivery_log=path)
 
 
-async def test_what_was_asked_for_again_says_so(tmp_path: Path) -> None:
+async def test_delivery_log_marks_rows_behind_a_seek(tmp_path: Path) -> None:
     """Behind a seek, everything that the queue held then was asked for by the application; what
     came later was not."""
     log = filled(20, {"g1": 1})
@@ -97,7 +97,7 @@ async def test_what_was_asked_for_again_says_so(tmp_path: Path) -> None:
     assert [row["sought"] for row in table] == [False] * 20 + [True] * 5 + [False]
 
 
-async def test_without_a_group_nothing_waits(
+async def test_delivery_log_without_a_group_writes_rows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is ever committed, so every row is written as it is handed out."""
@@ -110,7 +110,7 @@ async def test_without_a_group_nothing_waits(
     }
 
 
-async def test_what_is_never_committed_does_not_pile_up(
+async def test_uncommitted_deliveries_are_bounded_and_written_unacknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest deliveries are written as not acknowledged once too many wait: the file says less

@@ -34,7 +34,7 @@ def checked() -> dict[str, str]:
     }
 
 
-def test_every_name_is_what_type_checkers_take_it_for() -> None:
+def test_exported_names_equal_those_of_type_checkers() -> None:
     seen = checked()
     assert sorted(seen) == sorted(client.__all__)
     for name, module in seen.items():

@@ -287,7 +287,7 @@ def test_rows_are_committed_at_their_size() -> None:
         assert aged.done == 0
 
 
-def test_a_table_of_something_else_is_refused() -> None:
+def test_table_of_another_topic_or_cluster_is_refused() -> None:
     """Of another topic or cluster, and a batch that does not continue a queue."""
     lake, stored = Lake(), some(9)
     with open_sink(FakeTable(lake)) as sink:

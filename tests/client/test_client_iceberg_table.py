@@ -218,7 +218,7 @@ def test_a_query_by_time_reads_only_the_files_that_it_needs(
     assert bodies(lake) == list(range(40))
 
 
-def test_what_is_refused(lake: Any, stored: Stored) -> None:
+def test_foreign_dropped_or_missing_table_is_refused(lake: Any, stored: Stored) -> None:
     """A table of another program, one that is dropped while a sink writes it, and names that are
     not there."""
     from ledgermq.client.native.sinks.iceberg_table import IcebergTable

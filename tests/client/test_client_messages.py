@@ -76,7 +76,7 @@ def test_ids_of_two_containers_differ() -> None:
     assert all(client.startswith("app@1@") for _, client in said)
 
 
-def test_a_message_carries_everything_it_was_given() -> None:
+def test_message_fields_reach_the_wire_unencoded() -> None:
     """Tag, keys, properties, group and namespace reach the wire; a body is never encoded."""
     message = Outgoing(
         "t",
@@ -292,7 +292,7 @@ def test_half_a_cluster_without_a_leader_costs_one_time_out_for_each_window(
 
 
 @pytest.mark.parametrize("window", [1, 64])
-def test_where_nothing_is_acknowledged_the_rest_is_not_sent(
+def test_sending_stops_after_a_timeout_without_acknowledgements(
     monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     """A cluster that is down from some moment on ends a long input after one time-out."""
@@ -324,7 +324,7 @@ def receiver(connection: Connection) -> Receiver:
     return Receiver(connection, "t", "g", expression="a || b", namespace="ns", invisible_s=7)
 
 
-def test_a_poll_carries_what_was_asked() -> None:
+def test_poll_request_carries_its_arguments() -> None:
     """Group, topic, filter, batch, lease and waiting time reach the wire."""
     with fake_nodes() as nodes:
         nodes[0].answers("QueryRoute", route())
@@ -414,7 +414,7 @@ def test_a_broker_without_a_leader_holds_up_no_other_one() -> None:
         assert [message.body for message in polling.receive(3600)] == [b"elected"]
 
 
-def test_a_topic_is_empty_when_each_broker_had_nothing_until_the_end() -> None:
+def test_topic_is_empty_after_a_whole_wait_at_each_broker() -> None:
     """Each broker is waited at for the whole time, and one whose poll is older than that wait is
     asked once more."""
     with polled("g1", "g2", "g3") as (brokers, _, polling):
@@ -435,7 +435,7 @@ def test_a_topic_is_empty_when_each_broker_had_nothing_until_the_end() -> None:
         }
 
 
-def test_a_batch_is_never_exceeded_and_what_is_left_is_given_back() -> None:
+def test_batch_is_bounded_and_surplus_messages_are_returned() -> None:
     """What a poll had beyond the batch comes with the next call. At the end, what no call returned
     goes back to the cluster."""
     with polled("g1", "g2") as (brokers, node, polling):
@@ -463,7 +463,7 @@ def test_closing_ends_polls_that_stand_and_gives_up_on_a_node_that_does_not_answ
     assert len(node.requests["ChangeInvisibleDuration"]) == 1
 
 
-def test_a_refusal_of_one_broker_is_told_and_keeps_what_others_answered() -> None:
+def test_refusal_of_one_broker_is_raised_and_other_answers_kept() -> None:
     """A wrong filter is an error, whatever the other brokers do."""
     with polled("g1", "g2") as (brokers, _, polling):
         brokers.answers["g1"].put([verdict(40010, "no SQL")])
@@ -531,7 +531,7 @@ def received(count: int) -> list[pb.Message]:
     return [delivered(b"b", k).message for k in range(count)]
 
 
-def test_acknowledging_names_every_handle_and_counts_what_was_taken() -> None:
+def test_acknowledge_sends_every_handle_and_counts_accepted_ones() -> None:
     """Entries whose lease ran out are not counted."""
 
     def all_but_the_first(request: pb.AckMessageRequest) -> pb.AckMessageResponse:

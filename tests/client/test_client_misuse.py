@@ -160,7 +160,7 @@ ADMIN_CALLS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("call", ADMIN_CALLS)
-async def test_what_no_request_can_hold_is_a_bad_argument(call: Callable[[Any], Any]) -> None:
+async def test_unencodable_argument_is_refused_without_a_call(call: Callable[[Any], Any]) -> None:
     """Of both kinds of administration; no node is asked."""
     with Connection(NOWHERE, timeout_s=0.5) as connection, pytest.raises(BadArgument):
         call(Admin(connection))
@@ -340,7 +340,7 @@ def test_a_client_that_was_never_opened_can_be_closed(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind not in OPEN_AT_ONCE])
-def test_a_second_opening_is_refused_and_changes_nothing(kind: type[Any]) -> None:
+def test_second_opening_is_refused_and_the_client_works_on(kind: type[Any]) -> None:
     async def scenario(driver: Driver) -> None:
         await driver.enter()
         with pytest.raises(BadArgument, match="is open already"):
@@ -366,7 +366,7 @@ def test_of_closes_at_once_each_returns_at_the_end(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind not in CONSUMERS])
-def test_a_call_whose_client_is_closed_ends_with_an_error_of_ours(kind: type[Any]) -> None:
+def test_waiting_call_of_a_closed_client_ends_with_a_client_error(kind: type[Any]) -> None:
     """Each call that waits for an answer. It ends soon after the close, not by its own time."""
 
     async def scenario(driver: Driver) -> None:
@@ -600,7 +600,7 @@ def test_a_second_close_without_patience_shortens_the_first(kind: type[Any]) -> 
 
 @pytest.mark.parametrize("patience", [*NO_NUMBER, "soon"])
 @pytest.mark.parametrize("kind", PRODUCERS)
-def test_a_patience_that_is_no_number_closes_nothing(kind: type[Any], patience: Any) -> None:
+def test_invalid_close_patience_leaves_the_client_open(kind: type[Any], patience: Any) -> None:
     async def scenario(driver: Driver) -> None:
         await driver.enter()
         with pytest.raises(BadArgument):
@@ -629,7 +629,7 @@ def test_a_close_within_the_thread_that_closes_does_not_wait_for_itself() -> Non
         assert again
 
 
-async def test_a_close_whose_producer_failed_tells_every_caller_that_waits(tmp_path: Path) -> None:
+async def test_close_of_a_failed_producer_raises_for_every_waiter(tmp_path: Path) -> None:
     """Otherwise the block would end as if all were well."""
     with node() as started:
         sending = AsyncProducer(started.endpoint, "t")

@@ -123,7 +123,7 @@ async def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
         assert str(connection.leader("g1")) == nodes[1].endpoint
 
 
-async def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
+async def test_unreachable_leader_address_is_searched_at_every_endpoint() -> None:
     """A follower names the leader by an address that only other nodes reach; the leader is the last
     of the given endpoints."""
     async with connected(3) as (nodes, connection):
@@ -134,7 +134,7 @@ async def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endp
         assert [node.asked for node in nodes] == [1, 1, 1]
 
 
-async def test_the_node_decides_what_is_worth_another_try() -> None:
+async def test_retry_follows_the_retryable_flag_of_the_problem() -> None:
     """`retryable` of a Problem counts, not what its code usually means."""
     async with connected(1) as (nodes, connection):
         full = pb.Problem(code=50001, message="the disk is full; wait", retryable=True)
@@ -215,7 +215,7 @@ def test_of_slow_brokers_alone_the_first_to_recover_is_used() -> None:
     assert latencies.usable(["a"]) == ["a"]
 
 
-async def test_an_endpoint_that_is_none_is_not_believed() -> None:
+async def test_invalid_redirect_endpoint_leaves_the_leader_unknown() -> None:
     """A node without an advertised address, or a garbled one, leaves the leader unknown."""
     async with LogConnection("127.0.0.1:1") as connection:
         assert connection.redirected(redirect("127.0.0.1:5"))

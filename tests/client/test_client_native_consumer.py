@@ -90,7 +90,7 @@ def test_every_message_of_all_broker_groups_comes_once_and_in_order(run: Run) ->
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
-async def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
+async def test_batches_are_bounded_by_bodies_and_complete(
     batch_bytes: int,
 ) -> None:
     """Over streams that break, up to the end there was; what was read ahead is taken once from the
@@ -108,7 +108,7 @@ async def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
     assert found == {queue: [body("g1", queue, k) for k in range(60)] for queue in (0, 1)}
 
 
-async def test_a_seek_drops_the_rest_of_what_was_cut() -> None:
+async def test_seek_drops_the_rest_of_a_cut_run() -> None:
     """As it drops everything else that was read ahead."""
     log = filled(30, {"g1": 1})
     async with consumer_of(log, batch_bytes=1) as consumer:
@@ -129,7 +129,7 @@ def test_wrong_bounds_of_batches_are_refused(options: dict[str, int]) -> None:
         AsyncConsumer("localhost:1", "t", **options)  # type: ignore[misc]
 
 
-def test_streams_that_break_at_any_response_lose_and_repeat_nothing(run: Run) -> None:
+def test_consumer_streams_that_break_deliver_each_message_once(run: Run) -> None:
     """The next stream begins with the next offset."""
     log = filled(60)
     log.trouble = 0.3
@@ -150,7 +150,7 @@ async def test_the_end_is_where_the_queues_ended_when_reading_began() -> None:
     ]
 
 
-async def test_a_consumer_waits_for_what_is_stored_later() -> None:
+async def test_consumer_waits_for_later_messages_until_its_timeout() -> None:
     """And says None when nothing came in time."""
     log = filled(0, {"g1": 1})
     async with consumer_of(log) as consumer:
@@ -222,7 +222,7 @@ def test_only_some_queues(run: Run) -> None:
         run(read(log, queues=[7]))
 
 
-async def test_seeking_drops_what_was_read_ahead() -> None:
+async def test_seek_drops_read_ahead_messages() -> None:
     """Back and forth, by offset and by time, in one queue and in all."""
     log = filled(30)
     async with consumer_of(log) as consumer:
@@ -246,7 +246,7 @@ async def test_seeking_drops_what_was_read_ahead() -> None:
             consumer.seek(9, 0)
 
 
-async def test_what_retention_took_is_told_and_nothing_else_is_missing() -> None:
+async def test_retained_gap_is_counted_as_skipped() -> None:
     """Before the first message, and in the middle of a stream."""
     log = filled(20, {"g1": 1})
     log.trim("g1", 0, 4)
@@ -264,7 +264,7 @@ async def test_what_retention_took_is_told_and_nothing_else_is_missing() -> None
         assert consumer.statistics().skipped == 9
 
 
-def test_a_gap_that_nobody_explains_is_never_passed_over(run: Run) -> None:
+def test_unexplained_gap_fails_the_consumer(run: Run) -> None:
     """It is read again; a server that insists makes the consumer fail, not skip."""
     log = filled(20, {"g1": 1})
     honest = log._entries
@@ -435,7 +435,7 @@ async def test_commits_are_where_the_next_member_begins() -> None:
         assert int((await some(consumer, 1))[0].offsets[0]) == 3
 
 
-async def test_by_itself_only_what_is_processed_is_committed() -> None:
+async def test_auto_commit_commits_a_batch_with_the_next_request() -> None:
     """A batch counts as processed when the next one is requested; a batch whose processing fails is
     delivered again."""
     log = filled(30, {"g1": 1})
@@ -498,7 +498,7 @@ async def test_members_share_the_queues_and_take_over_from_those_that_leave() ->
     assert set(log.committed.values()) == {40}
 
 
-async def test_what_was_revoked_is_not_committed_any_more() -> None:
+async def test_revoked_queue_is_committed_in_the_callback_only() -> None:
     """In the callback it still can be, afterwards it cannot."""
     log = filled(40, {"g1": 2})
     committed: list[dict[tuple[str, int], int]] = []
@@ -527,7 +527,7 @@ async def test_what_was_revoked_is_not_committed_any_more() -> None:
             )
 
 
-async def test_a_member_without_a_coordinator_lets_everything_go() -> None:
+async def test_member_without_a_coordinator_drops_its_queues_and_rejoins() -> None:
     """Its queues may be assigned to others by then. Later it joins again and continues."""
     log = filled(10, {"g1": 1, "g2": 1})
     async with consumer_of(log, group="x") as consumer:
@@ -598,7 +598,7 @@ def test_an_error_of_a_callback_reaches_the_application(run: Run) -> None:
         run(work())
 
 
-def test_a_consumer_that_was_told_nonsense_asks_nobody() -> None:
+def test_invalid_consumer_options_are_refused_without_a_call() -> None:
     """BadArgument when it is made."""
     for options in (
         {"auto_commit": True},
@@ -705,7 +705,7 @@ async def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_
         assert log.fetched_at[-1] == 2 and bodies == [body("g1", 0, k) for k in range(30)]
 
 
-async def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader() -> None:
+async def test_silent_replica_is_left_for_the_leader() -> None:
     """A quiet leader is believed; a quiet replica is not: it would say that it is there."""
     log = filled(10, {"g1": 1})
     log.lead("g1", 2)
@@ -754,7 +754,7 @@ def test_a_consumer_is_an_arrow_stream() -> None:
         consumer.arrow(["bodies"])
 
 
-def test_an_arrow_stream_commits_only_what_its_reader_asked_to_pass() -> None:
+def test_arrow_stream_commits_a_batch_with_the_next_request() -> None:
     """With `auto_commit`, a batch is committed when the reader asks for the next one: a reader that
     fails gets its last batch again."""
     pytest.importorskip("pyarrow")

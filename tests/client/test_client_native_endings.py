@@ -72,7 +72,7 @@ async def test_a_future_that_is_cancelled_is_no_failure() -> None:
         assert [message.body for message in groups[0].log] == [b"a"]
 
 
-async def test_a_cancelled_send_has_sent_nothing() -> None:
+async def test_cancelled_send_accepts_no_message() -> None:
     """The call that fills a frame yields to the event loop, but not between accepting the message
     and returning its future."""
     async with (
@@ -98,7 +98,7 @@ async def test_a_cancelled_send_has_sent_nothing() -> None:
         {"keys": (5,)},
     ],
 )
-async def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
+async def test_unencodable_message_fails_alone(wrong: dict[str, Any]) -> None:
     """Invalid text or a wrong type is detected when a frame is encoded; the other messages are
     sent."""
     async with (
@@ -166,7 +166,7 @@ async def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> 
         assert sending.statistics.waiting_bytes == 0
 
 
-async def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producer_leaves_a_node_that_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames beyond what the transport takes do not keep the producer there."""
     monkeypatch.setattr("ledgermq.client.native.producers.stream.FINAL_ANSWER_S", 0.05)
 
@@ -254,7 +254,7 @@ async def test_a_body_is_stored_as_it_is_or_fails_alone(
         assert [message.body for message in groups[0].log] == [b"before", *middle, b"behind"]
 
 
-async def test_what_changes_behind_send_does_not_change_the_message() -> None:
+async def test_mutation_behind_send_leaves_the_message_unchanged() -> None:
     """Neither the body nor keys nor properties; of a batch the sequences may change, and their
     values are the caller's until the end."""
     async with short_log() as (nodes, groups):
@@ -342,9 +342,7 @@ def session_of(rows: list[Any]) -> tuple[ProducerSession, Statistics, dict[int, 
     ],
 )
 @pytest.mark.parametrize("bad", [{0}, {1}, {4}, {0, 4}, {1, 2}, {0, 1, 2, 3, 4}])
-def test_whatever_a_value_raises_only_its_message_fails(
-    error: type[Exception], bad: set[int]
-) -> None:
+def test_error_of_a_value_fails_only_its_message(error: type[Exception], bad: set[int]) -> None:
     """Each row has an outcome, and the others are sent in order."""
     session, statistics, outcomes = session_of(
         [Raising(error("own")) if row in bad else {} for row in range(5)]
@@ -501,7 +499,7 @@ def test_an_interrupted_close_leaves_no_message_without_an_outcome(
     threads(scenario)
 
 
-def test_what_threads_hand_over_is_bounded_while_the_loop_is_busy() -> None:
+def test_messages_of_threads_are_bounded_while_the_loop_is_busy() -> None:
     """Also when nothing else waits: only a single message may be larger than the buffer."""
 
     def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:

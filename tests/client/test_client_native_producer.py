@@ -61,7 +61,7 @@ async def test_a_message_is_acknowledged_with_its_place_and_found_there() -> Non
 
 
 @pytest.mark.parametrize("trouble", list(Trouble))
-async def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
+async def test_troubled_frames_store_each_message_once_and_in_order(
     trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same holds for the frames in flight behind it. A refused message fails alone."""
@@ -156,7 +156,7 @@ async def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
         assert not groups[0].log and len(groups[1].log) == 12
 
 
-async def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
+async def test_messages_avoid_a_broker_group_without_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three groups on three nodes, one killed: messages without a fixed queue go to the other two
@@ -197,7 +197,7 @@ async def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_o
         assert bodies == sorted(wanted)
 
 
-async def test_memory_is_bounded_while_nothing_is_answered() -> None:
+async def test_memory_is_bounded_without_answers() -> None:
     """Senders wait for room; at most the buffer is held, and at most five frames of the window are
     in flight."""
     async with fake_log() as (nodes, groups):
@@ -366,7 +366,7 @@ async def test_topics_of_other_kinds_and_topics_that_are_not_there() -> None:
             await AsyncProducer(endpoints(nodes), "other").__aenter__()
 
 
-async def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
+async def test_leaving_by_an_exception_fails_unanswered_messages() -> None:
     """Its futures fail; nothing waits."""
     async with fake_log() as (nodes, _):
         nodes[0].hold.clear()
@@ -413,7 +413,7 @@ async def test_the_producer_for_threads() -> None:
         assert groups[0].bodies(0) == [b"%05d" % number for number in range(2102)]
 
 
-async def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -> None:
+async def test_refused_opening_fails_waiting_messages_and_is_retried() -> None:
     """Such as a permission that comes late."""
     async with fake_log() as (nodes, groups):
         problem = pb.ProduceResponse(

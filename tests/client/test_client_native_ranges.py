@@ -81,7 +81,7 @@ def test_long_batches_are_cut_and_a_range_stays_exact(run: Run, batch_bytes: int
         run(work(first, end))
 
 
-def test_streams_that_break_lose_and_repeat_nothing(run: Run) -> None:
+def test_range_streams_that_break_deliver_each_message_once(run: Run) -> None:
     """The next stream begins with the next offset."""
     log = filled(60)
     log.trouble = 0.3
@@ -89,7 +89,7 @@ def test_streams_that_break_lose_and_repeat_nothing(run: Run) -> None:
 
 
 @pytest.mark.parametrize("begin", [10, 25, 30])
-def test_what_retention_took(run: Run, begin: int) -> None:
+def test_range_with_trimmed_messages_fails_or_leaves_them_out(run: Run, begin: int) -> None:
     """A failure that names the first of it; or left out, be it a part of the range or all of it."""
     log = filled(30)
     log.trim("g1", 1, begin)
@@ -98,7 +98,7 @@ def test_what_retention_took(run: Run, begin: int) -> None:
     assert run(read(log, 5, 25, fail_on_loss=False)) == list(range(begin, 25))
 
 
-def test_what_retention_took_while_it_is_read(run: Run) -> None:
+def test_range_trimmed_while_read_fails(run: Run) -> None:
     """Messages that vanish in the middle of a stream come with the gap they leave, and that is a
     failure too."""
     log = filled(200)

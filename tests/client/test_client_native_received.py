@@ -197,7 +197,7 @@ def test_a_body_that_cannot_be_decompressed_comes_as_it_is_stored_with_a_mark(
     assert batch.rows(np.array([1, 2])).properties() == marks[1:3]
 
 
-def test_a_ratio_leaves_what_expands_too_much() -> None:
+def test_expansion_ratio_leaves_excessive_bodies_undecoded() -> None:
     """By the stored length of each body."""
     kind = Compression.ZSTD
     sizes, data = entries_of(
@@ -222,7 +222,7 @@ def test_a_ratio_leaves_what_expands_too_much() -> None:
     st.integers(1, 900),
     st.data(),
 )
-def test_a_run_is_cut_into_batches_by_what_its_bodies_become(
+def test_run_is_cut_into_batches_by_unpacked_bodies(
     messages: list[tuple[int, bytes, int]], body_bytes: int, data: st.DataObject
 ) -> None:
     """Each message once and in order, each batch within the limit or of one message, each position
@@ -295,7 +295,7 @@ def test_entries_are_read_where_they_lie(message: pb.Entries) -> None:
     assert (bytes(found.sizes), bytes(found.entries)) == (message.sizes, message.entries)
 
 
-def test_everything_else_is_read_by_the_generated_code() -> None:
+def test_other_responses_are_parsed_by_generated_code() -> None:
     """Also entries in a form that nodes never send: in two parts, or before an unknown field."""
     caught_up = pb.FetchResponse(caught_up=pb.CaughtUp(commit_index=3))
     assert fetch_response(caught_up.SerializeToString()) == caught_up
@@ -307,7 +307,7 @@ def test_everything_else_is_read_by_the_generated_code() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 200))
-def test_damaged_responses_are_errors_and_nothing_worse(noise: bytes, cut: int) -> None:
+def test_damaged_response_raises_value_error_at_most(noise: bytes, cut: int) -> None:
     """Cut anywhere, or made of noise."""
     whole = pb.FetchResponse(
         entries=pb.Entries(queue=1, first_offset=1 << 40, sizes=b"1234", entries=b"x" * 99)

@@ -224,7 +224,7 @@ def test_a_part_has_a_durable_name_before_the_positions_name_it(
     assert steps == [f"sync {place}", *named]
 
 
-def test_only_what_continues_a_queue_is_written(tmp_path: Path) -> None:
+def test_sink_refuses_batches_that_do_not_continue_a_queue(tmp_path: Path) -> None:
     """A batch that repeats messages, or leaves some out, is refused; not so if retention removed
     them."""
     stored = Stored(0)
@@ -243,7 +243,7 @@ def rows_of_one(directory: Path) -> list[int]:
     return offsets
 
 
-def test_a_full_disk_leaves_no_file_and_loses_nothing(
+def test_sink_on_a_full_disk_leaves_no_file_and_continues_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next process writes the messages."""

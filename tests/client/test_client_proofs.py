@@ -121,7 +121,7 @@ def test_a_rolled_back_log_is_refuted() -> None:
         verify(proof_of(HONEST, 3, size=4, old_size=4), KEYS, OLD)
 
 
-def test_a_stolen_key_proves_nothing_alone() -> None:
+def test_proof_signed_by_one_stolen_key_is_refused() -> None:
     """Its owner can sign any tree; a majority of the known nodes does not follow."""
     forged = log_of(FILES, changed=(3,))
     with pytest.raises(Incomplete, match="is signed by n1; 2 known nodes must have signed"):
@@ -132,7 +132,7 @@ def test_a_stolen_key_proves_nothing_alone() -> None:
     )
 
 
-def test_what_too_few_known_nodes_signed_is_not_proven() -> None:
+def test_proof_with_too_few_known_signatures_is_incomplete() -> None:
     with pytest.raises(Incomplete, match="signed by no known node"):
         verify(proof_of(HONEST, 1, nodes=("n4", "n5")), KEYS)
     with pytest.raises(Incomplete, match="no path from the tree of 5 files"):
@@ -166,7 +166,7 @@ def test_an_older_checkpoint_that_only_another_cluster_signed_is_not_trusted() -
         verify(PROOF, TrustedKeys.of([*KEYS.keys, foreign]), note)
 
 
-def test_a_witness_is_no_replica_whatever_its_name() -> None:
+def test_witness_key_does_not_count_as_a_replica() -> None:
     """Nor is a key that names a cluster and no node. Neither raises the number that must sign, or
     counts towards it."""
     public = private_key("n3").public_key().public_bytes_raw()
@@ -206,7 +206,7 @@ TEXT = PROOF.to_json()
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("part", range(8))
-def test_no_altered_byte_proves_something_else(part: int) -> None:
+def test_altered_byte_of_a_proof_never_proves_another_fact(part: int) -> None:
     """Every character of the file replaced once by several others, or removed: refused, or without
     any effect on what is proven."""
     refused = 0
@@ -240,7 +240,7 @@ def changed(trail: tuple[Any, ...], put: Any) -> str:
     return json.dumps(value)
 
 
-def test_no_exchanged_field_proves_something_else() -> None:
+def test_exchanged_field_of_a_proof_never_proves_another_fact() -> None:
     """Every field replaced by the same field of proofs of other entries, files, sizes and
     histories, and by every other field."""
     others = [
@@ -264,7 +264,7 @@ def test_no_exchanged_field_proves_something_else() -> None:
                 assert same(outcome(changed(trail, value))), (trail, value)
 
 
-def test_no_other_number_proves_something_else() -> None:
+def test_changed_number_of_a_proof_never_proves_another_fact() -> None:
     """Sizes and places one more, one less, negative, huge, of another type; paths longer and
     shorter."""
     for trail, value in leaves_of(json.loads(TEXT)):
@@ -351,7 +351,7 @@ def test_a_majority_of_the_replicas_that_can_sign_is_enough() -> None:
     assert twice.needed(LOG) == 2, "the same said twice, as where two files were joined"
 
 
-def test_a_file_without_replicas_says_what_is_missing() -> None:
+def test_key_file_without_replicas_names_what_is_missing() -> None:
     """Keys of another cluster in the same file do not raise the number."""
     foreign = [
         VerifierKey(
@@ -501,7 +501,7 @@ def test_nodes_with_different_trees_are_a_fork(
         fetch([connection], "g1", 13)
 
 
-def test_a_node_that_proves_something_else_is_refuted(
+def test_node_that_proves_another_history_or_entry_is_refuted(
     cluster: FakeTreeCluster, connection: Connection
 ) -> None:
     """Another history than the one that all signed, or another entry than the one that was asked
@@ -519,7 +519,7 @@ def test_a_node_that_proves_something_else_is_refuted(
         fetch([connection], "g1", 13)
 
 
-def test_what_cannot_be_proven_is_refused_with_the_reason(
+def test_unprovable_entry_is_refused_with_its_reason(
     cluster: FakeTreeCluster, connection: Connection
 ) -> None:
     with pytest.raises(Refused, match="is in no sealed log file yet"):

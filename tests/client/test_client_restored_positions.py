@@ -172,7 +172,7 @@ def body_of(entry: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("written", [0, 1, 3])
-def test_a_sink_ends_or_has_everything_that_the_log_has(
+def test_sink_of_a_restored_log_is_complete_or_refused(
     kind: str, written: int, loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The position before, at and behind the point of the restore; the log behind it, at it and
@@ -322,7 +322,7 @@ def positioned(log: FakeLog, offset: int) -> tuple[Positions, int]:
     return positions, generation
 
 
-def test_a_replica_that_is_behind_proves_nothing() -> None:
+def test_lagging_replica_does_not_prove_a_position() -> None:
     """It does not have the message yet; its end says nothing of the log, unlike a leader's."""
     log = log_of(4)
     positions, generation = positioned(log, 3)

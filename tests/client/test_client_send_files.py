@@ -42,7 +42,7 @@ def test_the_kind_of_a_file_is_in_its_name() -> None:
     assert [kind_of(path) for path in ("x.json", "-", "x")] == [None, None, None]
 
 
-def test_json_lines_are_what_consume_prints() -> None:
+def test_json_lines_of_consume_are_readable_input() -> None:
     """The position fields are ignored; bad lines are reported, and empty lines are skipped."""
     lines = [
         b'{"v":1,"message_id":"01AB","topic":"t","queue":1,"offset":4,"body":"a","tag":"x","keys":["k"],"properties":{"p":"q"},"attempt":1}',
@@ -116,7 +116,7 @@ def test_parquet_rows() -> None:
         (".csv", b"body,properties\na,5"),
     ],
 )
-def test_a_row_of_wrong_types_is_named_and_nothing_worse(kind: str, line: bytes) -> None:
+def test_row_of_wrong_types_is_a_bad_row(kind: str, line: bytes) -> None:
     """No value of a file is dropped silently, and none ends the command."""
     found = rows(kind, line)
     assert [type(row) for row in found] == [BadRow]
@@ -177,7 +177,7 @@ def test_large_rows_are_not_kept_in_memory() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_where_nothing_is_acknowledged_the_rest_of_a_file_is_not_sent(others: int) -> None:
+def test_file_sending_stops_after_a_timeout_without_acknowledgements(others: int) -> None:
     """A chunk that was not stored in its time ends the file, unless something else was stored
     meanwhile: then it was one broker group."""
 
@@ -273,7 +273,7 @@ def test_bad_rows_are_named_by_their_line_and_the_others_are_sent(tmp_path: Path
     assert result.stderr.splitlines()[-1].startswith("error: 3 of 5 messages were not acknowledged")
 
 
-def test_a_text_with_receipts_goes_natively_and_special_messages_have_none(tmp_path: Path) -> None:
+def test_receipts_are_for_native_sends_only(tmp_path: Path) -> None:
     """--receipts also of --body; not of what a native stream does not carry."""
     pytest.importorskip("pyarrow")
     result, group = sending(["--body", "hello", "--receipts", str(tmp_path / "r.parquet")])

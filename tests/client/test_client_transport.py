@@ -173,7 +173,7 @@ def test_a_service_that_does_not_know_the_call() -> None:
         Admin(connection).status()
 
 
-def test_the_library_logs_nothing_beside_the_error() -> None:
+def test_failed_handshake_prints_one_error_line() -> None:
     """Handshakes that failed wrote twenty lines before the one error line."""
     with fake_nodes() as (node,):
         arguments = [

@@ -142,7 +142,7 @@ def watching(tmp_path: Path) -> Iterator[Watching]:
         yield Watching(files)
 
 
-def test_what_grows_is_accepted_and_cosigned(watching: Watching) -> None:
+def test_witness_cosigns_a_growing_tree(watching: Watching) -> None:
     """With the signatures of all nodes that showed it, and a cosignature of the time of the
     round."""
     for size in (3, 4, 7):
@@ -221,7 +221,7 @@ def test_every_tree_that_a_node_shows_within_a_round_is_judged(watching: Watchin
     assert watching.kinds() == [(FORK, "n1")]
 
 
-def test_a_log_without_sealed_files_leaves_nothing_behind(watching: Watching) -> None:
+def test_log_without_sealed_files_leaves_no_witness_files(watching: Watching) -> None:
     watching.show(0)
     assert watching.kinds() == [] and groups_in(watching.files.directory) == []
 
@@ -264,7 +264,7 @@ def test_evidence_of_a_fork_is_two_signed_trees_of_one_size(watching: Watching) 
     assert all(verify(note, KEYS.keys, ed25519.verified) for note in notes)
 
 
-def test_a_fork_of_all_nodes_is_found_against_what_was_kept(watching: Watching) -> None:
+def test_fork_of_all_nodes_is_found_against_the_kept_checkpoint(watching: Watching) -> None:
     watching.show(5)
     watching.round()
     watching.lie(log_of(9, changed=(4,)), 9, *NODES)
@@ -312,7 +312,7 @@ def test_a_log_that_was_replaced_is_reported(watching: Watching) -> None:
     assert sorted(watching.accepted()) == [3]
 
 
-def test_what_does_not_count_is_not_accepted(watching: Watching) -> None:
+def test_checkpoints_without_known_signatures_or_path_are_not_accepted(watching: Watching) -> None:
     """A key of another node or of nobody known, a node that does not answer, a path that nobody
     gives."""
     watching.cluster.signers = {"n1": "n2", "n2": "n9"}
@@ -342,7 +342,7 @@ def test_a_stolen_key_signs_a_fork_of_its_node_only(watching: Watching) -> None:
     assert sorted(watching.accepted()) == [3]
 
 
-def test_a_tree_that_a_minority_signs_is_reported_and_leaves_nothing_behind(
+def test_tree_of_a_minority_is_reported_without_effect(
     watching: Watching,
 ) -> None:
     """A thief has one key and shows a file more, invented. What the honest nodes show later is
@@ -560,7 +560,7 @@ def test_a_false_signature_does_not_count(
     assert watching.kinds() == [(UNPROVEN, node) for node in NODES]
 
 
-def test_what_the_nodes_showed_is_readable(watching: Watching) -> None:
+def test_witness_file_states_the_checkpoints_of_nodes(watching: Watching) -> None:
     watching.round()
     value = json.loads((watching.files.directory / "groups/g1/nodes.json").read_text())
     assert value["newest"] == {"size": 3, "since": 1_800_000_000, "commit_index": 100}

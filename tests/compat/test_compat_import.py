@@ -23,7 +23,7 @@ MESSAGES, FILE_BYTES, BORN_MS = 400, 32_768, 1_700_000_000_000
 
 
 @pytest.mark.parametrize("layout", ["plain", "dledger"])
-def test_what_rocketmq_wrote_is_kept(
+def test_import_keeps_messages_written_by_rocketmq(
     tmp_path: Path, driver: Driver, capsys: pytest.CaptureFixture[str], layout: str
 ) -> None:
     """Each message has the queue offset that RocketMQ gave it, its body, tag, keys, times and host;

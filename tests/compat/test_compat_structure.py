@@ -39,7 +39,7 @@ def check(root: Path) -> Group:
     return group
 
 
-def test_what_we_write_has_the_official_structure(root: Path) -> None:
+def test_written_files_have_the_official_structure(root: Path) -> None:
     """Entries, blanks, records, index units, consume queues, key index and checkpoints, over
     several files of each kind."""
     group = check(root)
@@ -101,9 +101,7 @@ def test_a_broken_structure_is_found(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(
-    root: Path, committed: bool
-) -> None:
+def test_only_uncommitted_entries_may_lack_their_queue_unit(root: Path, committed: bool) -> None:
     """As a leader's directory is after it wrote an entry that its peers, already stopping, never
     took."""
     records = check(root).records

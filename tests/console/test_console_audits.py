@@ -112,7 +112,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-async def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
+async def test_console_audit_runs_as_its_user_and_leaves_only_its_verdict(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's keys are in its environment, and no other keys; the secret is nowhere else. What
@@ -188,7 +188,7 @@ async def test_one_audit_runs_at_a_time(pipe: Path) -> None:
         await browser.get("/verdict?number=1")
 
 
-async def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> None:
+async def test_user_without_admin_rights_neither_audits_nor_sees_verdicts(tmp_path: Path) -> None:
     """The cluster decides; its refusal is shown and recorded. Verdicts of others are for those who
     could run an audit."""
     async with signed_in(audit=judging(tmp_path)) as browser:

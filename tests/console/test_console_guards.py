@@ -63,7 +63,7 @@ def require_keys(browser: Browser) -> None:
     browser.node.answers("ClusterStatus", answer)
 
 
-async def test_every_page_has_the_headers_and_nothing_inline() -> None:
+async def test_pages_have_security_headers_and_no_inline_script() -> None:
     """No page has a script, a style or a handler of its own, and the policy forbids them and every
     other address."""
     async with browsing() as browser:
@@ -88,14 +88,14 @@ async def test_every_page_has_the_headers_and_nothing_inline() -> None:
             assert not re.findall(r'(?:href|src|action)="(?!/|\?|#)', text), path
 
 
-def test_templates_escape_and_mark_nothing_as_safe() -> None:
+def test_templates_escape_without_exceptions() -> None:
     """Autoescape is on in every template, and none has a way around it."""
     assert rendering.environment().autoescape is True
     for path in (Path(rendering.__file__).parent / "templates").iterdir():
         assert not re.search(r"\|\s*safe|autoescape|Markup", path.read_text()), path.name
 
 
-async def test_another_host_name_gets_nothing() -> None:
+async def test_foreign_host_name_is_refused_without_a_session() -> None:
     """A name of another site that resolves to this address is refused, before any session is
     made."""
     async with browsing() as browser:
@@ -142,7 +142,9 @@ async def test_a_user_without_permissions_may_sign_in() -> None:
         assert "not loaded. user alice has no admin permission" in await browser.get("/")
 
 
-async def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_guessing_is_throttled_per_user_and_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After several failures within a minute no further keys of that user are tried for that
     address, and then one in six seconds; the user gets in from elsewhere, and another one from
     there."""
@@ -234,7 +236,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("head", "body"), HOSTILE)
-async def test_what_no_browser_sends_is_refused_without_a_traceback(
+async def test_malformed_requests_are_refused_without_a_traceback(
     head: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before and after a sign-in: the log holds the record of changes, which nobody else may

@@ -73,7 +73,7 @@ def peeked() -> pb.PeekedMessage:
     return found
 
 
-async def test_what_is_a_script_stays_text() -> None:
+async def test_script_in_data_stays_text() -> None:
     """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages,
     forms and notices."""
     answer = cluster_status()
@@ -232,7 +232,7 @@ async def test_a_page_shows_the_last_answers_and_asks_behind_them(
         assert "7 topics" in page and "As of" not in page
 
 
-async def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
+async def test_outdated_answers_are_refreshed_before_display() -> None:
     """An answer older than the bound is not shown while the cluster answers; a page that stays as
     it is shows only what is new."""
     async with browsing() as browser:
@@ -367,7 +367,7 @@ def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
-async def test_the_last_data_stays_while_nobody_answers() -> None:
+async def test_last_data_stays_with_its_age_while_nodes_are_silent() -> None:
     """A page keeps what it had, says how old it is and why; without data it says what is missing.
     Other parts are not affected."""
     async with browsing() as browser:

@@ -86,7 +86,7 @@ def test_three_containers_carry_messages_and_pass_the_audit(
     )
 
 
-def test_the_image_of_a_node_is_small_and_says_what_it_is(project: Project) -> None:
+def test_node_image_is_small_and_labelled(project: Project) -> None:
     """No Spark, no Java, no installer and no sources are in it; the label has the version that the
     command says. Docker knows its ports, and when a node is ready. The compiled package is in it
     exactly if it was built."""

@@ -168,7 +168,7 @@ async def test_delayed_messages_of_one_request_have_their_own_handles(server: Ba
 
 
 @contract(KINDS)
-async def test_nobody_reads_or_writes_the_timer_topic(server: Backend) -> None:
+async def test_timer_topic_is_refused_by_every_method(server: Backend) -> None:
     """It is reserved, by every method, whatever waits there."""
     await server.raw.send(delayed(server, 1_000))
     due = now_ms(server) + 1_000

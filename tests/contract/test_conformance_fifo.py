@@ -154,7 +154,7 @@ async def test_statement_067_a_fifo_group_has_one_assignment_for_each_queue(
 
 
 @contract()
-async def test_statement_077_what_is_leased_locks_its_message_group(server: Backend) -> None:
+async def test_statement_077_leased_message_locks_its_message_group(server: Backend) -> None:
     """A second Receive with another attempt id gets nothing of that message group, others flow;
     after the ack the next come in order."""
     await server.group("G", fifo=True)
@@ -223,7 +223,7 @@ async def test_statement_080_081_forwarding_ends_a_message_once(server: Backend)
 
 
 @contract()
-async def test_forwarding_with_a_handle_that_is_none(server: Backend) -> None:
+async def test_forwarding_with_an_invalid_handle_is_refused(server: Backend) -> None:
     """Unreadable, of another group, or replaced by another lease: 40013; illegal names have their
     own codes."""
     await server.raw.send(message())
@@ -258,7 +258,7 @@ async def test_an_ordinary_receive_may_carry_an_attempt_id(server: Backend) -> N
 
 
 @contract()
-async def test_a_message_group_is_in_order_before_and_after_its_topic_gets_queues_and_not_across_that_moment(
+async def test_message_group_order_holds_before_and_after_added_queues_only(
     server: Backend,
 ) -> None:
     """Most message groups then get another queue: earlier messages stay in order in the old queue;

@@ -242,7 +242,7 @@ async def test_a_lite_topic_is_locked_as_a_whole_and_no_other(server: Backend) -
 
 
 @lite_contract
-async def test_a_waiting_receive_gets_what_comes_to_its_set(server: Backend) -> None:
+async def test_message_of_a_lite_set_ends_a_waiting_receive(server: Backend) -> None:
     """A message of a lite topic in the set ends the poll, one of another does not; so do an
     acknowledgement and a new subscription."""
     await bound(server)
@@ -319,7 +319,7 @@ async def test_where_a_group_begins_in_a_new_lite_topic(server: Backend) -> None
 
 
 @lite_contract
-async def test_a_late_request_changes_nothing(server: Backend) -> None:
+async def test_late_lite_subscription_is_ignored(server: Backend) -> None:
     """Requests are ordered by their version; one without a version counts as it comes."""
     await bound(server)
     assert await sync(server.raw, pb.COMPLETE_ADD, "new", version=5) == pb.OK
@@ -330,7 +330,7 @@ async def test_a_late_request_changes_nothing(server: Backend) -> None:
 
 
 @lite_contract
-async def test_repeating_a_set_writes_nothing(server: Backend) -> None:
+async def test_repeated_lite_subscription_appends_no_entry(server: Backend) -> None:
     """Thousands of clients say theirs every half minute."""
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a", "b")

@@ -156,7 +156,7 @@ async def test_permissions_of_the_contracts_table(server: Backend) -> None:
 
 
 @contract(authentication=True)
-async def test_telemetry_needs_what_the_settings_say(server: Backend) -> None:
+async def test_telemetry_beyond_the_permissions_is_forbidden(server: Backend) -> None:
     """Settings beyond the permissions are answered with a command that is only a status, and the
     end of the stream."""
     server.user("pub", "secret of pub", "publish:topic:T")

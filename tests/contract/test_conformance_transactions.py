@@ -65,7 +65,7 @@ async def listens(raw: Raw, *topics: str, metadata: Any = OTHER) -> Any:
 
 async def check(server: Backend, stream: Any) -> pb.RecoverOrphanedTransactionCommand:
     """Run the leader's check, and read the messages to the client."""
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     return await next_check(stream)
 
 
@@ -119,7 +119,9 @@ async def test_statement_087_never_after_a_rollback(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_statement_090_ids_that_name_nothing_and_a_repeated_commit(server: Backend) -> None:
+async def test_statement_090_invalid_ids_are_refused_and_repeated_commits_allowed(
+    server: Backend,
+) -> None:
     """Blank, unknown, changed, of another message or topic: 40008. A commit twice is OK, and one
     message."""
     entry = await sent(server.raw, half())
@@ -157,7 +159,7 @@ async def test_a_check_that_its_producer_cannot_take_goes_to_another(server: Bac
 
 
 @contract(TOPICS)
-async def test_a_decision_that_is_none_leaves_the_transaction_undecided(server: Backend) -> None:
+async def test_unspecified_resolution_leaves_the_transaction_undecided(server: Backend) -> None:
     """Unspecified is OK, and the producer may decide later."""
     entry = await sent(server.raw, half())
     for raw in (server.raw, server.raw2):
@@ -185,7 +187,7 @@ async def test_several_halves_in_one_request_each_have_a_transaction(server: Bac
 
 
 @contract(TOPICS)
-async def test_statement_088_a_check_after_the_configured_time_and_what_it_carries(
+async def test_statement_088_check_comes_after_its_time_with_the_whole_message(
     server: Backend,
 ) -> None:
     """Not before its time; the whole message with digest and encoding, and an id by which the asked
@@ -193,7 +195,7 @@ async def test_statement_088_a_check_after_the_configured_time_and_what_it_carri
     stream = await listens(server.raw, "X", metadata=(("x-mq-client-id", "t1"),))
     entry = await sent(server.raw, half(tag="blue"))
     server.pass_time(5.9)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert checks_sent(server) == 0
     server.pass_time(0.1)
     found = await check(server, stream)
@@ -212,7 +214,7 @@ async def test_statement_088_a_check_after_the_configured_time_and_what_it_carri
     assert await end(server.raw2, entry, transaction_id=found.transaction_id) == pb.OK
     assert (await server.raw.receive("X")).bodies == [b"order"]
     server.pass_time(300)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert checks_sent(server) == 1
 
 
@@ -227,7 +229,7 @@ async def test_statement_088_a_message_says_when_it_wants_to_be_asked_about(
     made.system_properties.orphaned_transaction_recovery_duration.seconds = 60
     entry = await sent(server.raw, made)
     server.pass_time(59.9)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert checks_sent(server) == 0
     server.pass_time(0.1)
     found = await check(server, stream)
@@ -254,16 +256,16 @@ async def test_statement_088_at_most_fifteen_checks(server: Backend) -> None:
             == pb.OK
         )
         server.pass_time(29.9)
-        await server.service.checker.look("g1")
+        await server.service.checker.send_due_checks("g1")
         server.pass_time(0.1)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert (checks_sent(server), server.engine.counter("transactions_dropped")) == (15, 1)
     assert await end(server.raw, entry) == pb.INVALID_TRANSACTION_ID
     assert (await server.raw.receive("X")).messages == []
 
 
 @contract(TOPICS)
-async def test_statement_089_another_producer_of_the_topic_is_asked_wherever_it_is_connected(
+async def test_statement_089_check_goes_to_another_producer_on_any_node(
     server: Backend,
 ) -> None:
     """The sender has no stream. A producer of another topic and a consumer are not asked; one of
@@ -272,7 +274,7 @@ async def test_statement_089_another_producer_of_the_topic_is_asked_wherever_it_
     await say(server.raw.telemetry((("x-mq-client-id", "c"),)), consumer(topic="X"))
     wrong = await listens(server.raw, "T", metadata=(("x-mq-client-id", "p"),))
     server.pass_time(6)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert checks_sent(server) == 0
     stream = await listens(server.raw2, "T", "X")
     server.pass_time(5)
@@ -291,7 +293,7 @@ async def test_statement_089_a_check_without_a_producer_is_kept_and_not_counted(
     server.links["n2"].up = False
     for _ in range(40):
         server.pass_time(30)
-        await server.service.checker.look("g1")
+        await server.service.checker.send_due_checks("g1")
     assert checks_sent(server) == 0
     stream = await listens(server.raw, "X")
     server.pass_time(5)
@@ -313,7 +315,7 @@ async def test_producers_of_a_node_take_turns(server: Backend) -> None:
     for _ in range(4):
         await sent(server.raw, half())
     server.pass_time(6)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     got = {
         name: {(await next_check(stream)).transaction_id for _ in range(2)}
         for name, stream in streams.items()
@@ -333,7 +335,7 @@ async def test_statement_088_checks_of_large_messages_come_as_fast_as_they_are_r
     server.pass_time(6)
     got = []
     for number in (4, 8, 12):
-        looking = asyncio.create_task(server.service.checker.look("g1"))
+        looking = asyncio.create_task(server.service.checker.send_due_checks("g1"))
         got += [(await next_check(stream)).message.body[0] for _ in range(4)]
         await looking
         assert checks_sent(server) == number

@@ -115,7 +115,7 @@ def rows(cluster: LocalCluster, field: str, half: int) -> list[tuple[int, Any]]:
     return [(at, said) for at, said_of in found for offset, said in said_of if offset == half]
 
 
-def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(
+def test_statement_087_half_message_is_invisible_before_commit_and_after_rollback(
     client: Official, topic: str
 ) -> None:
     """After commit() it is delivered with the id of the receipt and all its fields, once; after
@@ -186,7 +186,7 @@ def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(
         client.do("decide", id=open_["id"], how="commit")
 
 
-def test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too(
+def test_statement_088_089_check_survives_death_of_sender_and_leader(
     cluster: LocalCluster, tmp_path: Path, topic: str
 ) -> None:
     """The sender's process is killed, then the leader. A producer that lists the topic, connected

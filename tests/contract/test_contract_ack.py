@@ -114,7 +114,7 @@ async def test_statement_061_acknowledging_too_late(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_062_handles_that_are_none(server: Backend) -> None:
+async def test_statement_062_invalid_handles_are_refused(server: Backend) -> None:
     """Random, altered, foreign and forged handles are 40013; no entry at all is an error code."""
     got = await one(server)
     handle = got.system_properties.receipt_handle
@@ -182,7 +182,9 @@ async def test_statement_063_a_change_replaces_the_handle(server: Backend) -> No
 
 
 @contract()
-async def test_statement_064_changes_to_nothing_and_beyond(server: Backend) -> None:
+async def test_statement_064_invisible_time_zero_is_immediate_and_bounds_are_checked(
+    server: Backend,
+) -> None:
     """0 is visible at once with the next attempt; less than 0 and more than 12 h are 40011."""
     got = await one(server)
     for seconds in (-1, -0.001, 13 * 3600, 12 * 3600 + 0.001):

@@ -50,7 +50,7 @@ async def test_bodies_are_delivered_as_their_producers_had_them(server: Backend)
 
 
 @contract()
-async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: Backend) -> None:
+async def test_body_with_a_wrong_encoding_is_delivered_as_stored(server: Backend) -> None:
     """It must not be redelivered endlessly, nor block later messages."""
     broken = b"\x28\xb5\x2f\xfd" + os.urandom(40)
     await store(server, b"", Compression.ZSTD, broken)
@@ -94,7 +94,7 @@ def stored_record(body: bytes, kind: Compression) -> bytes:
     ]
 
 
-def test_what_bodies_gain_is_known_before_they_are_decompressed() -> None:
+def test_decompressed_size_is_taken_from_the_frames() -> None:
     """By what their frames state; what is not compressed, or is delivered as stored, gains
     nothing."""
     large = bytes(4 << 20)

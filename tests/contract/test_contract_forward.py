@@ -194,7 +194,7 @@ async def test_a_goodbye_through_another_node(server: Backend) -> None:
 
 
 @contract()
-async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> None:
+async def test_lease_with_a_lost_answer_is_redelivered(server: Backend) -> None:
     """A lease was in the log when leadership was lost; its Receive continues at the next leader,
     and the message is redelivered after the lease."""
     replicator = server.engine.replicators["g1"]
@@ -226,7 +226,7 @@ async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> Non
 
 
 @contract()
-async def test_a_change_whose_answer_was_lost_is_asked_again(server: Backend) -> None:
+async def test_change_with_a_lost_answer_is_asked_of_the_next_leader(server: Backend) -> None:
     """A change that the leader never executed counts when the next leader is asked; one that was
     executed has replaced its handle."""
     await server.raw.send(message())

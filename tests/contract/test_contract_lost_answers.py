@@ -123,7 +123,7 @@ async def test_an_answer_that_was_taken_is_kept_while_its_client_lives(server: B
 
 @NOT_BUILT
 @contract()
-async def test_an_answer_that_nobody_took_comes_again(server: Backend) -> None:
+async def test_untaken_receive_answer_is_redelivered(server: Backend) -> None:
     """The client is suspended beyond the deadline, resets the call, or its connection ends; its
     node leads or forwards the call."""
     for port in (server.port, server.port2):
@@ -289,7 +289,7 @@ async def test_a_message_held_back_without_a_leader_is_not_renewed(server: Backe
     await raw.close()
 
 
-def test_the_python_server_renews_what_nobody_took_up_to_the_cap(
+def test_python_server_renews_untaken_leases_up_to_the_cap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It cannot know what the client took: `delivery.auto_renew_max_ms` is the bound."""

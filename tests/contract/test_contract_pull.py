@@ -294,7 +294,7 @@ async def test_a_lost_leader_ends_no_pull_for_good(server: Backend) -> None:
 
 
 @contract()
-async def test_a_caller_who_is_gone_waits_no_more(server: Backend) -> None:
+async def test_cancelled_pull_leaves_no_waiting_pull(server: Backend) -> None:
     """A cancelled pull leaves nothing behind."""
     pending = asyncio.ensure_future(pull(server.raw, 0, polling=20, timeout=30))
     await server.until(lambda: pulls(server) == 1)

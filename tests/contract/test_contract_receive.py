@@ -119,7 +119,7 @@ async def test_statement_046_invisible_limits(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_047_what_a_delivered_message_carries(server: Backend) -> None:
+async def test_statement_047_delivered_message_has_all_system_properties(server: Backend) -> None:
     """Digest, encoding, handle, attempt, times, place and type are all there."""
     await server.raw.send(message(b"hello rocketmq", tag="a"))
     await server.raw.send(message(b"x", topic="F", message_group="g"))
@@ -234,7 +234,7 @@ async def test_statement_054_058_the_answer_comes_before_the_deadline(server: Ba
 
 
 @contract()
-async def test_statement_055_a_cancelled_receive_takes_nothing(server: Backend) -> None:
+async def test_statement_055_cancelled_receive_leaves_messages_available(server: Backend) -> None:
     """A message that comes after a poll was cancelled goes to another Receive at once."""
     for raw in (server.raw, server.raw2):
         call = raw.stream(receive_request(polling=20))

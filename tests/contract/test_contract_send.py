@@ -27,7 +27,7 @@ def with_properties(properties: dict[str, str], **system: Any) -> pb.Message:
 
 
 @contract()
-async def test_statement_026_everything_arrives_unchanged(server: Backend) -> None:
+async def test_statement_026_message_fields_arrive_unchanged(server: Backend) -> None:
     """Body, tag, keys and properties come back exactly, and nothing is added to the map."""
     body = bytes(range(256))
     sent = with_properties(
@@ -172,7 +172,7 @@ async def test_statement_035_message_groups(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_036_only_what_fits(server: Backend) -> None:
+async def test_statement_036_message_of_a_wrong_kind_is_refused(server: Backend) -> None:
     """A message whose kind does not fit the topic is 40014, whatever its type field says."""
     delayed = message()
     delayed.system_properties.delivery_timestamp.FromMilliseconds(server.clock.now_ms())

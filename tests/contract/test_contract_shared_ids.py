@@ -99,7 +99,9 @@ async def test_a_process_that_changes_its_connection_is_one_process(server: Back
     ("connections", "shared"),
     [("ABA", True), ("ABCB", True), ("AAAA", False), ("ABCD", False), ("AABBCC", False)],
 )
-def test_what_tells_several_processes_from_one(connections: str, shared: bool) -> None:
+def test_receive_on_an_older_connection_reveals_shared_client_ids(
+    connections: str, shared: bool
+) -> None:
     """A Receive on the connection that was left last is the proof."""
 
     @contract()

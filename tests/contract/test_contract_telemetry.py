@@ -123,7 +123,7 @@ async def test_statement_014_consumer_settings(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_016_what_the_client_said_comes_back(server: Backend) -> None:
+async def test_statement_016_settings_of_the_client_are_returned(server: Backend) -> None:
     """Client type, access point, topics, group, subscriptions and user agent are unchanged."""
     said = producer()
     got = (await say(server.raw.telemetry(), said)).settings

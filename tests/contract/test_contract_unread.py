@@ -74,9 +74,7 @@ REQUESTS = {"PullMessage": pull_of("T"), "ReceiveMessage": receive_of("T")}
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_answers_that_nobody_takes_are_bounded(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untaken_answers_are_bounded(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty calls, for 120 MB with their copies. The client keeps its windows shut, as one whose
     socket is full does in effect."""
     budget = AnswerBudget(NODE, CONNECTION)

@@ -117,7 +117,7 @@ def test_statement_020_push_consumer_on_an_unknown_topic(client: Official) -> No
     assert caught.value.kind == "AttributeError"
 
 
-def test_statement_026_everything_arrives_unchanged(
+def test_statement_026_message_fields_arrive_unchanged(
     client: Official, topic: str, producer: str
 ) -> None:
     """Body of all byte values, tag, key and properties come back, and nothing more."""
@@ -140,7 +140,7 @@ def test_statement_026_everything_arrives_unchanged(
     assert not got["corrupted"] and got["born_host"] and got["born_ms"] > 0
 
 
-def test_statement_029_036_what_the_client_refuses_itself(
+def test_statement_029_036_client_refuses_long_bodies_and_wrong_kinds(
     cluster: LocalCluster, client: Official, topic: str, producer: str
 ) -> None:
     """Too long a body and the wrong kind fail before any call, by the server's Settings and

@@ -10,7 +10,7 @@ def test_every_statement_has_a_test() -> None:
     assert sorted({row.statement for row in shown()}) == list(STATEMENTS)
 
 
-def test_every_numbered_test_says_what_it_shows() -> None:
+def test_every_numbered_test_has_a_docstring() -> None:
     """A numbered test has a docstring."""
     assert [row.test for row in shown() if not row.what] == []
 

@@ -59,7 +59,7 @@ def test_groups_of_a_new_cluster_get_leaders_on_different_nodes() -> None:
     assert "preferred_leader is n2" in refused(fixed, "prefer-leader", group="g1", node="n1")
 
 
-def test_what_was_announced_is_not_announced_again() -> None:
+def test_repeated_announcement_of_a_group_is_ignored() -> None:
     """An older file changes nothing."""
     state = done(begun(), "prefer-leader", group="g1", node="n3")
     again = done(

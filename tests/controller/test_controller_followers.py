@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.controller.controller_cluster import running_cluster
 
 
-async def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
+async def test_followers_get_the_state_and_never_vote(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, 3, workers=3, described=False) as cluster:
         await cluster.describe()
         for name, controller in cluster.running.items():

@@ -99,7 +99,7 @@ def test_the_three_commands_are_the_three_functions() -> None:
     )
 
 
-def test_a_wish_that_is_not_granted_changes_nothing_and_says_why() -> None:
+def test_refused_election_request_leaves_the_state_and_gives_its_reason() -> None:
     """The words are those of the function, with the group's name; the same wish again is refused,
     under its own id answered."""
     state, _ = asked(State(), elect())

@@ -66,7 +66,7 @@ def records(disk: ForgetfulDisk) -> list[tuple[int, int]]:
     return found
 
 
-def test_everything_flushed_is_there_again() -> None:
+def test_reopened_journal_has_all_flushed_records() -> None:
     """Term, vote, entries and commit index survive a clean stop, indices and slices work as the
     library uses them."""
     disk = ForgetfulDisk()
@@ -294,7 +294,7 @@ def test_the_first_failed_sync_is_final(operation: str) -> None:
     assert len(tried) == count
 
 
-def test_a_full_disk_postpones_compaction_and_nothing_else() -> None:
+def test_full_disk_postpones_journal_compaction() -> None:
     """Without room for a second file, promises and votes continue in the first; compaction happens
     when space returns."""
     disk = ForgetfulDisk()

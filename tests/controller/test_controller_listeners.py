@@ -27,9 +27,7 @@ async def listener(cluster: Cluster, name: str) -> Controller:
 
 
 @pytest.mark.parametrize("name", ["a0", "n4"])
-async def test_a_listener_hears_everything_and_may_ask_for_anything(
-    tmp_path: Path, name: str
-) -> None:
+async def test_listener_gets_the_state_and_may_issue_commands(tmp_path: Path, name: str) -> None:
     """Whatever its name: among voters the order of names decides which node dials; a listener dials
     all voters."""
     async with running_cluster(tmp_path) as cluster:
@@ -52,7 +50,7 @@ async def test_a_listener_hears_everything_and_may_ask_for_anything(
         assert ("", "under-another-leader") in again.state.topics
 
 
-async def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
+async def test_listener_does_not_count_for_a_quorum(tmp_path: Path) -> None:
     """One voter of three and two listeners decide nothing, and a listener never leads."""
     async with running_cluster(tmp_path) as cluster:
         listening = [await listener(cluster, name) for name in ("n4", "n5")]

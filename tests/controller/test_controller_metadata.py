@@ -122,7 +122,7 @@ def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, A
 
 
 @given(commands)
-def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any]]) -> None:
+def test_revision_grows_by_one_with_each_change(script: list[dict[str, Any]]) -> None:
     """The revision grows by one exactly when nodes, broker groups, topics or consumer groups
     change; `changed` reports this too."""
     state = State()
@@ -242,7 +242,7 @@ def test_a_recreated_topic_is_a_new_incarnation() -> None:
     assert state.topics["", "t"].incarnation > first
 
 
-def test_only_what_was_deleted_is_gone() -> None:
+def test_deleted_objects_are_remembered_until_recreated() -> None:
     """A broker group's log drops deleted topics and those of other groups, but never topics that
     this state only does not know."""
     assert described().gone_topics("g1") == frozenset()
@@ -529,7 +529,7 @@ def carried_out(state: State, *commands: dict[str, Any]) -> State:
     return state
 
 
-def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one_again() -> None:
+def test_old_configuration_neither_moves_nor_revives_a_node() -> None:
     """Configuration files are only seeds: changes by `member` commands survive restarts with an
     older file."""
     before = described()
@@ -575,7 +575,7 @@ def test_removing_a_node_twice_is_fine() -> None:
     assert carried_out(state, *steps) is state
 
 
-def test_nothing_that_votes_is_placed_on_an_observer_by_itself() -> None:
+def test_observer_is_not_chosen_for_a_voter() -> None:
     """An observer is a node like any other, but for this; it may become a member."""
     state = State()
     for node, told in (("n1", "member"), ("n2", "joining"), ("dr1", "observer")):

@@ -89,7 +89,7 @@ async def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
             await controller.create_topic("", "x" * 40_000, timeout=20)
 
 
-async def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
+async def test_controllers_keep_answered_changes_over_a_full_restart(tmp_path: Path) -> None:
     """After every node was stopped, each comes back with everything that was answered, even before
     a leader is found."""
     async with running_cluster(tmp_path) as cluster:
@@ -235,7 +235,7 @@ async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
         assert caught.value.exit_code == 72
 
 
-async def test_a_listen_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+async def test_unresolvable_listen_address_is_a_configuration_error(tmp_path: Path) -> None:
     """A host that cannot be resolved is a configuration error, not a traceback."""
     cluster = Cluster(tmp_path, 1)
     with pytest.raises(FatalError, match="listen_host") as caught:
@@ -347,7 +347,7 @@ async def exercise(root: Path, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_nothing_is_said_or_applied_before_it_is_durable(
+def test_journal_is_synced_before_messages_and_applied_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     """At every message that leaves (votes, acknowledgements, pushes) and at every applied command,
@@ -417,7 +417,7 @@ async def test_a_failed_sync_ends_the_controller_and_is_told(
         (ValueError("x"), 70, True),
     ],
 )
-async def test_what_ends_the_controller_is_told_apart(
+async def test_controller_failure_has_a_status_and_bugs_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int, traced: bool
 ) -> None:
     """What happens to files has a status and no trace; anything else is a bug, and its trace goes

@@ -261,7 +261,7 @@ def test_addresses_need_no_look_up_and_the_older_kind_goes_first() -> None:
     assert resolved(resolver, "n1") == ("10.0.0.1", "10.0.0.2", "::1")
 
 
-def test_a_look_up_that_hangs_holds_nobody_up() -> None:
+def test_hanging_name_lookup_does_not_block() -> None:
     """And there is one of each name at most."""
     names = Names(["10.0.0.1"])
     names.may_answer.clear()

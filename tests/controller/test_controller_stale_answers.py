@@ -83,7 +83,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("covered", [COVERED - 1, COVERED, COVERED + 1, 9, END])
-def test_a_snapshot_of_entries_that_the_node_has_takes_nothing_away(
+def test_snapshot_of_known_entries_removes_no_entry(
     node: Node, tmp_path: Path, covered: int
 ) -> None:
     """Older than the node's own, the same, newer, and as new as its journal; before and after a
@@ -122,7 +122,7 @@ def test_a_snapshot_beyond_the_journal_replaces_it(node: Node, tmp_path: Path) -
     assert node.entries == [entry(END + 4), entry(END + 5)]
 
 
-def test_after_a_crash_between_a_received_snapshot_and_its_journal_the_snapshot_counts(
+def test_received_snapshot_counts_after_a_crash_before_its_journal(
     node: Node,
 ) -> None:
     """The snapshot has its name, and the journal still is the former one."""

@@ -68,7 +68,7 @@ def majorities(nodes: set[str]) -> list[set[str]]:
 
 
 @given(st.lists(st.one_of(st.none(), groups_of), max_size=8), st.integers(0, 8))
-def test_the_newest_entry_that_names_voters_counts_and_a_cut_brings_back_the_one_before(
+def test_newest_voters_entry_counts_and_a_cut_restores_the_former(
     named: list[set[str] | None], kept: int
 ) -> None:
     """The voters are a function of the journal's entries and of nothing else."""
@@ -128,7 +128,7 @@ async def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Pa
         assert cluster.running["n1"].health.voters == ("n1", "n2", "n3")
 
 
-async def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
+async def test_compaction_keeps_the_voters(tmp_path: Path) -> None:
     """The entries that named them are gone; the snapshot names them, also to a node that gets it
     instead of the log."""
     async with running_cluster(
@@ -161,7 +161,7 @@ async def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n4", "n5")}
 
 
-async def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
+async def test_removed_node_is_ignored_and_a_removed_leader_hands_over(
     tmp_path: Path,
 ) -> None:
     """Whether a leader or another node is removed: the rest continues, and its elections reach no
@@ -181,7 +181,7 @@ async def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itsel
         assert max(c.health.term for c in others) == term, "no election on its account"
 
 
-async def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_voter_change_that_loses_the_quorum_is_refused(tmp_path: Path) -> None:
     """With one of three down, the other two are both needed; the one that is down may go."""
     async with running_cluster(tmp_path) as cluster:
         await cluster.stop(["n3"])

@@ -239,7 +239,7 @@ def test_the_alert_of_a_certificate_that_has_ended(
         seen.wait_calm("LedgerMQPeerTls")
 
 
-def test_alerts_of_what_is_slow_and_what_is_never_done(
+def test_alerts_fire_for_slow_disk_stuck_follower_and_absent_consumers(
     tmp_path: Path, bad_disks: type[BadDisks]
 ) -> None:
     """A slow disk, a follower that stands still, consumers that stay away; meanwhile every diagram

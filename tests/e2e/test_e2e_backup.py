@@ -113,7 +113,7 @@ def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) -> None:
+def test_backup_restores_all_nodes_and_not_one_beside_intact_peers(tmp_path: Path) -> None:
     """Of a trimmed log. A single replica restored beside peers that remember its predecessor takes
     no part; restored for all nodes the same backup is the cluster again, with its topics, its
     consumer group's progress and every message that was kept."""

@@ -138,7 +138,7 @@ def test_status_json_has_the_published_shape(cli: CommandLine, topic: str) -> No
     assert cli.ok("status").out.startswith(f"cluster {found['cluster_id']}: ok\n")
 
 
-def test_nobody_answers_is_3_and_names_the_endpoints() -> None:
+def test_commands_without_an_answer_exit_with_3_and_name_the_endpoints() -> None:
     """A command whose endpoints are all dead ends within its time-out."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -310,7 +310,7 @@ def test_a_forbidden_user_sees_the_refusal(surf: Surf) -> None:
     surf.sees("signature")
 
 
-def test_the_map_shows_what_is_sealed_and_equal(surf: Surf, cluster: LocalCluster) -> None:
+def test_audit_map_shows_sealed_equal_files(surf: Surf, cluster: LocalCluster) -> None:
     """Once log files are full, the map says up to where the replicas are equal, and what was never
     compared."""
     # Other tests look at the first message of `orders`.
@@ -427,7 +427,7 @@ def test_every_page_is_usable_by_all(surf: Surf, axe: str, scheme: str) -> None:
     assert not found, found
 
 
-def test_the_keyboard_reaches_everything(surf: Surf) -> None:
+def test_console_is_usable_by_keyboard(surf: Surf) -> None:
     """The first stop leads past the menu, the focus stays on its link while the page updates, and
     updates can be paused."""
     surf.sign_in(ROOT)

@@ -64,7 +64,7 @@ def kill_leaders(cluster: LocalCluster, cli: CommandLine) -> None:
         cli.ok("status", "--wait", "60s", "--strict", timeout_s=120)
 
 
-def test_every_letter_is_resent_once_whatever_is_killed(tmp_path: Path) -> None:
+def test_letters_are_resent_once_across_kills(tmp_path: Path) -> None:
     """Leaders of both broker groups die during the job, and then the job itself. Run again, it
     resends the rest: the group gets every message exactly once, another group nothing, and the
     counts are exact. A purged letter never comes."""

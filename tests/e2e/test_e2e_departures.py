@@ -59,7 +59,7 @@ def left(cluster: LocalCluster) -> int:
 
 
 @pytest.mark.verify
-def test_a_client_that_is_cut_off_in_the_middle_of_an_answer_is_counted_and_not_logged(
+def test_client_cut_off_amid_an_answer_is_counted_and_not_logged(
     tmp_path: Path,
 ) -> None:
     """Killed, or its call cancelled, behind the first of many large messages; in a Receive and in a

@@ -56,7 +56,7 @@ def send_through(cli: CommandLine, cluster: LocalCluster, event: Callable[[], ob
     return bodies
 
 
-def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
+def test_leader_kill_under_load_keeps_acknowledged_messages(tmp_path: Path) -> None:
     """Every message that `send` says was acknowledged is stored and consumed; the killed node comes
     back and catches up."""
     with running(tmp_path) as cluster:
@@ -72,7 +72,7 @@ def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_everything_survives_the_death_of_all_nodes(tmp_path: Path) -> None:
+def test_cluster_state_survives_a_kill_of_all_nodes(tmp_path: Path) -> None:
     """Topics, messages, consumer groups and acknowledgements are there after SIGKILL of every
     node."""
     with running(tmp_path) as cluster:

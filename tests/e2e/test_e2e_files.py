@@ -31,7 +31,7 @@ def lax() -> Iterator[None]:
 
 
 @pytest.mark.verify
-def test_no_command_leaves_anything_open_to_other_users(tmp_path: Path, lax: None) -> None:
+def test_files_of_commands_are_closed_to_other_users(tmp_path: Path, lax: None) -> None:
     """Nodes with their logs and controller journals, copies of messages, receipts, reports,
     findings of both engines, backups, repairs."""
     made, given = tmp_path / "made", tmp_path / "given"

@@ -92,7 +92,7 @@ def read_all(run: CommandLine) -> set[str]:
 
 
 @pytest.mark.quiet
-def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> None:
+def test_replacing_all_nodes_under_load_keeps_messages(tmp_path: Path) -> None:
     """Add n4, promote it, remove n1, move n2, restart everything with files that know nothing of
     all that."""
     with real.running(tmp_path) as cluster:
@@ -224,7 +224,7 @@ def test_builds_one_format_version_apart_are_exchanged_one_by_one_and_back(tmp_p
         cluster.wait_ready(60, ["n2"])
 
 
-def test_what_would_cost_the_quorum_is_refused_with_4(tmp_path: Path) -> None:
+def test_removal_that_costs_the_quorum_exits_with_4(tmp_path: Path) -> None:
     """With one of three down, no other may go; the one that is down may."""
     with real.running(tmp_path) as cluster:
         run = CommandLine(cluster.endpoints)

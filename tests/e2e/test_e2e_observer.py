@@ -165,7 +165,7 @@ def test_an_observer_goes_on_alone_with_the_loss_it_states(tmp_path: Path) -> No
 
 
 @pytest.mark.verify
-def test_an_observer_that_kept_up_loses_nothing_of_what_it_heard(tmp_path: Path) -> None:
+def test_promoted_observer_has_all_received_messages(tmp_path: Path) -> None:
     """The command reports this, and consumer groups continue at their positions."""
     with running(tmp_path) as cluster:
         run = CommandLine.of(cluster)

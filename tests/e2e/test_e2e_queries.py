@@ -39,7 +39,7 @@ def offsets(found: dict[str, Any]) -> int:
     return sum(queue["cursor"] for topic in found["topics"] for queue in topic["queues"])
 
 
-def test_what_was_sent_is_found_by_key_id_and_time_on_every_node(
+def test_sent_message_is_found_by_key_id_and_time_on_every_node(
     cluster: LocalCluster, cli: CommandLine, topic: str
 ) -> None:
     """Each node gives the same answer; the id leads to three equal copies and the fate of the

@@ -38,7 +38,7 @@ def reason(cli: CommandLine, base: int) -> str:
     return str(cli.ok("why-kept", f"g1/{base}", "--json").json["reason"])
 
 
-def test_files_are_sealed_and_go_when_nobody_needs_them(tmp_path: Path) -> None:
+def test_log_files_are_sealed_and_removed_once_unpinned(tmp_path: Path) -> None:
     """The whole life of log files on three replicas, across restarts, to a final audit."""
     slow = {"retention": {"hours": 72, "check_ms": 200, "reserve_bytes": "1MiB"}}
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra=slow) as cluster:

@@ -94,7 +94,7 @@ def test_commands_need_credentials(cluster: LocalCluster) -> None:
     assert {"tls False", "tls True"} <= set(of(cluster, BOB).consume_all("T", "g1"))
 
 
-def test_who_may_do_what(cluster: LocalCluster) -> None:
+def test_admin_service_is_for_administrators_only(cluster: LocalCluster) -> None:
     """Only the administrator may use the admin service; wrong secrets and unknown users get 40100,
     all others 40300."""
     for keys, code in (

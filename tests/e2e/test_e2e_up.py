@@ -65,9 +65,7 @@ def children_of(data: Path) -> list[int]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_resumes_its_directory_and_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_up_resumes_its_directory_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Messages survive a stop by Ctrl-C or SIGTERM, which ends with 0, no process and no abort
     file."""
     data, base = tmp_path / "data", base_port()

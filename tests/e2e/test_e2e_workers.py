@@ -142,7 +142,7 @@ def test_audits_of_the_running_cluster_see_every_worker(cluster: LocalCluster) -
 
 
 @pytest.mark.verify
-def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path: Path) -> None:
+def test_killed_worker_ends_its_node_and_no_other(tmp_path: Path) -> None:
     """The node exits with 128 + 9, its other worker cleanly; the other nodes continue, it returns,
     and the replicas agree in every tool."""
     with running(tmp_path, nodes=3, workers=2) as cluster:

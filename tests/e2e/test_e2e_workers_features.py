@@ -168,7 +168,7 @@ def test_transactions_are_checked_wherever_their_producer_is_connected(
     assert sorted(found) == [f"half{number}" for number in range(9)] and asked == begun
 
 
-def test_an_ha_group_of_workers_and_what_operators_see(cluster: LocalCluster) -> None:
+def test_ha_group_of_workers_is_visible_to_operators(cluster: LocalCluster) -> None:
     """Its master moves between workers of different nodes; status, metrics, the doctor and the list
     of members know the workers."""
     run = of(cluster)

@@ -228,7 +228,7 @@ def world(place: Path) -> Iterator[World]:
         yield World(cli, work, own, foreign)
 
 
-def test_wrong_kinds_are_refused_and_change_nothing(
+def test_wrong_kinds_are_refused_without_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one test, because most of the time goes into the clusters."""

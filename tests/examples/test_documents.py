@@ -61,7 +61,7 @@ def installs(block: Block) -> bool:
 @pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_every_block_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_every_block_prints_the_output_of_its_page(page: Path, tmp_path: Path) -> None:
     """From the source tree. The blocks that install run in the test of the clone."""
     pytest.importorskip("rocketmq", reason="the demo's dependencies are not installed")
     environment = clean(
@@ -182,7 +182,9 @@ def one(text: str, language: str = "sh", expected: str | None = None) -> Block:
         ([one("import os\n", "python")], "does not name"),
     ],
 )
-def test_the_runner_finds_what_is_wrong(document: list[Block], why: str, tmp_path: Path) -> None:
+def test_document_runner_fails_on_wrong_output_and_status(
+    document: list[Block], why: str, tmp_path: Path
+) -> None:
     """A failing command anywhere in a block, other output, a program that never runs, a process
     that stays."""
     with (

@@ -50,7 +50,7 @@ def test_a_flight_becomes_tag_keys_and_body() -> None:
     assert len({flight.body for flight in (first, *others)}) == 300
 
 
-def test_without_the_package_it_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_command_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who starts the module directly is referred to make."""
     monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="make demo"):

@@ -51,7 +51,7 @@ def stored(*messages: tuple[str, int, int]) -> list[dict[str, Any]]:
     ]
 
 
-def test_nothing_lost_nothing_twice() -> None:
+def test_ledger_of_single_deliveries_has_no_loss_and_no_duplicate() -> None:
     """Everything acknowledged and consumed once, whatever came first."""
     found = ledger(got(1), ack(1), ack(2), got(2), {"fact": "sent-all"})
     assert (found.lost, found.duplicates, found.producer_done) == ([], 0, True)
@@ -62,7 +62,7 @@ def test_a_lost_message_is_named() -> None:
     assert ledger(ack(1), ack(2), got(1)).lost == [("id2", "d2")]
 
 
-def test_equal_counts_hide_nothing() -> None:
+def test_altered_body_is_lost_despite_equal_counts() -> None:
     """A message that arrived with another body is lost although the numbers agree."""
     found = ledger(ack(1), ack(2), got(1), got(2, digest="changed"))
     assert len(found.acknowledged) == len(found.consumed) and found.lost == [("id2", "d2")]

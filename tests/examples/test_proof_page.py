@@ -35,7 +35,7 @@ def test_every_section_has_its_deceit() -> None:
 @pytest.mark.slow
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_the_page_on_a_cluster_whose_operator_cheats(tmp_path: Path) -> None:
+def test_proof_page_detects_a_cheating_operator(tmp_path: Path) -> None:
     """A rewritten message, a forked history, a withheld tail, a rolled-back replica and a stolen
     key, each found as the page says; and nothing is found while the operator is honest."""
     pytest.importorskip("pyarrow", reason="receipts are Parquet files")

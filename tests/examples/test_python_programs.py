@@ -206,7 +206,7 @@ def test_both_forms_tell_the_same_of_a_real_cluster(cluster: LocalCluster, tmp_p
     assert asyncio.run(awaited()) == known
 
 
-def test_what_the_page_shows_runs(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_programs_of_the_client_page_run(cluster: LocalCluster, tmp_path: Path) -> None:
     """Every program of docs/client.md that administers, with this cluster's endpoints."""
     programs = [
         program

@@ -20,7 +20,9 @@ DAY_S = 86_400
 TOPIC = "later"
 
 
-def test_a_leader_whose_clock_is_ahead(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
+def test_leader_with_a_clock_ahead_is_replaced_and_named(
+    tmp_path: Path, bad_disks: type[BadDisks]
+) -> None:
     """While it is 400 days ahead, store times and delayed messages stay right, `check` and `status`
     name the node, and another one leads. When it is right again, nothing is left of it."""
     with faulty(tmp_path, kind=bad_disks) as cluster:

@@ -79,7 +79,7 @@ def bad_disks(bad_disk: Path) -> type[BadDisks]:
 
 
 @pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
-def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(
+def test_failed_sync_ends_the_node_and_keeps_acknowledged_messages(
     tmp_path: Path, bad_disks: type[BadDisks], role: str
 ) -> None:
     """The sync after it would have succeeded: it is never asked. The node ends with its own status,

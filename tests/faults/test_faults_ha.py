@@ -82,7 +82,7 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("transfer", ["push", "pull"])
-def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
+def test_deaf_master_of_a_cluster_is_replaced(tmp_path: Path, transfer: str) -> None:
     """A one-way partition: the master keeps its slaves from campaigning, and cannot request another
     set. Sends continue during the partition."""
     with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
@@ -140,7 +140,7 @@ def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: P
         assert cli.run("send", "--topic", TOPIC, "--body", "after").status == 0
 
 
-def test_a_returning_master_gives_up_what_nobody_else_had(tmp_path: Path) -> None:
+def test_returning_master_drops_entries_it_alone_had(tmp_path: Path) -> None:
     """With `ack: async` the master acknowledges alone: what it had not passed on is cut off when it
     is back, and the copies are equal."""
     with faulty(tmp_path, groups=ha(ack="async")) as cluster:
@@ -180,7 +180,7 @@ def test_the_data_path_runs_on_without_a_metadata_quorum(tmp_path: Path) -> None
         history.check(lambda: cli.consume_all(TOPIC, "judge"))
 
 
-def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_path: Path) -> None:
+def test_unclean_election_states_its_loss_and_restores_the_group(tmp_path: Path) -> None:
     """Refused without the word, with the reason; with it the node leads, the loss is stated, and
     the log and the quorum know of it."""
     with running(tmp_path, groups=ha("n1", "n2", min_in_sync=1)) as cluster:

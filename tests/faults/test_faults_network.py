@@ -25,7 +25,7 @@ RATE_S = 1.0
 FLAPS = 6
 
 
-def test_an_isolated_leader_is_replaced_and_acknowledges_nothing(tmp_path: Path) -> None:
+def test_isolated_leader_is_replaced_without_acknowledgements(tmp_path: Path) -> None:
     """The majority continues, the minority refuses; reconnected, the former leader follows without
     causing an election."""
     with faulty(tmp_path) as cluster:
@@ -84,7 +84,7 @@ def test_one_way_partitions_cost_an_election_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_a_flapping_link_wedges_nothing(tmp_path: Path) -> None:
+def test_flapping_links_cost_at_most_one_election_each(tmp_path: Path) -> None:
     """Between the leader and one follower, shorter and longer than an election timeout: the other
     follower always has contact with the leader, so no other node is elected. Between the leader and
     both: at most one election each time."""

@@ -24,7 +24,7 @@ PAUSES_S = (0.1, 0.3, 1.0, 3.0)
     [PAUSES_S, pytest.param((5.0, 20.0, 60.0), marks=pytest.mark.soak)],
     ids=["short", "long"],
 )
-def test_a_leader_that_stood_still_acknowledges_nothing_late(
+def test_paused_leader_gives_no_stale_acknowledgement(
     tmp_path: Path, pauses: tuple[float, ...]
 ) -> None:
     """After a pause of any length, its answers are consistent with those of its successor. A pause

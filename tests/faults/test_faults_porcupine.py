@@ -202,7 +202,7 @@ def test_killed_and_isolated_leaders(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_whose_answer_was_lost_is_not_executed_again(tmp_path: Path) -> None:
+def test_commit_with_a_lost_answer_is_not_repeated(tmp_path: Path) -> None:
     """The node that forwarded it cannot know whether the next commit is there already: it would
     take the committed offset back."""
     with faulty(tmp_path) as cluster:

@@ -104,7 +104,7 @@ def test_bytes_come_through_whole_and_in_order(network: Network, connection: soc
 
 
 @pytest.mark.parametrize("way", [("a", "b"), ("b", "a")])
-def test_a_blocked_way_holds_what_travels_on_it_until_it_is_healed(
+def test_blocked_direction_holds_bytes_until_healed(
     network: Network, connection: socket.socket, way: tuple[str, str]
 ) -> None:
     """The other direction stays open, which makes a one-way partition."""
@@ -193,7 +193,7 @@ def test_a_direction_holds_a_bounded_number_of_bytes(
     sender.join(10)
 
 
-def test_a_connection_whose_directions_have_both_ended_is_forgotten(
+def test_proxy_forgets_a_connection_closed_in_both_directions(
     network: Network, connection: socket.socket
 ) -> None:
     """Its last bytes are carried before."""

@@ -179,7 +179,7 @@ def test_a_plain_log_that_went_on_with_dledger(tmp_path: Path, import_store: Run
     assert (status, told["layout"], told["messages"]) == (0, "plain commit log, then DLedger", 15)
 
 
-def test_directories_that_are_none(tmp_path: Path, import_store: Run) -> None:
+def test_import_of_an_unusable_directory_is_refused(tmp_path: Path, import_store: Run) -> None:
     """Each refusal names the finding and the remedy; nothing is written."""
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -244,7 +244,7 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, import_store: Run) -
     assert "is not empty" in import_store(root.path)[2]
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, import_store: Run) -> None:
+def test_import_dry_run_writes_no_file(tmp_path: Path, import_store: Run) -> None:
     root = filled(tmp_path / "store", "dledger")
     root.write()
     status, told, _ = import_store(root.path, "--dry-run")

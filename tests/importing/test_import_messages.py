@@ -18,7 +18,7 @@ KINDS = ("commitlog", "dledger")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_keeps_what_it_had(tmp_path: Path, import_store: Run, kind: str) -> None:
+def test_imported_message_keeps_its_fields(tmp_path: Path, import_store: Run, kind: str) -> None:
     """Place, times, hosts, redeliveries, body and properties in their order; the host's name is
     added where clients look for it."""
     root = StoreRoot(tmp_path / "store", kind)
@@ -131,7 +131,7 @@ def test_compressed_bodies_stay_compressed(tmp_path: Path, import_store: Run) ->
     assert {decompress(one.body, one.sysflag) for one in found} == {text}
 
 
-def test_what_has_another_form_here(tmp_path: Path, import_store: Run) -> None:
+def test_imported_fields_are_converted_to_our_forms(tmp_path: Path, import_store: Run) -> None:
     """Hosts of IPv6 width, FLAG, an id that is missing, names that mean something else here, a CRC
     of the whole record."""
     root = StoreRoot(tmp_path / "store", file_bytes=8192)

@@ -19,7 +19,7 @@ NUMBERS = st.one_of(st.just(0), st.integers(0, 300), st.integers(0, (1 << 63) - 
     NUMBERS,
     st.lists(st.binary(max_size=200), min_size=1, max_size=40),
 )
-def test_an_answer_is_what_generated_code_would_write(
+def test_fetch_answer_equals_generated_encoding(
     queue: int, first: int, end: int, skipped: int, entries: list[bytes]
 ) -> None:
     """Byte by byte, with every number of every length."""

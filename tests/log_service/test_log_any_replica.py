@@ -23,7 +23,7 @@ def follows(stage: DrivenStage, age_ms: int | None = 40, *, allowed: bool = True
     stage.engine.show("n2", serving=False)
 
 
-async def test_a_follower_serves_and_says_who_it_is_and_how_old(tmp_path: Path) -> None:
+async def test_follower_serves_a_reader_and_states_its_age(tmp_path: Path) -> None:
     """Opened, entries, caught up, as from the leader; no question goes to the leader."""
     async with played(tmp_path) as (stage, wire):
         stage.group.produce([("T", 0, 60)] * 5)
@@ -46,7 +46,7 @@ async def test_the_leader_serves_as_ever(tmp_path: Path) -> None:
         assert opened.role == "leader" and not opened.HasField("age_ms")
 
 
-async def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(
+async def test_reader_without_any_replica_rights_is_redirected_to_the_leader(
     tmp_path: Path,
 ) -> None:
     """Without the reader's word, without the group's setting, or with a replica that is too old: a

@@ -87,7 +87,7 @@ async def played(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[DrivenSt
         group.close()
 
 
-async def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
+async def test_reader_gets_stored_entries_then_new_ones(tmp_path: Path) -> None:
     """Opened, entries, caught up; then each batch as soon as it is applied, and caught up once more
     each time."""
     async with played(tmp_path) as (stage, wire):
@@ -118,7 +118,7 @@ async def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -
             await reader.control("caught_up")
 
 
-async def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
+async def test_reader_waits_while_answers_hold_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read when there is room again; what one batch held is given back when it was
@@ -192,7 +192,7 @@ async def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> No
         await reader.control("opened")
 
 
-async def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
+async def test_reader_gets_entries_up_to_its_credit(tmp_path: Path) -> None:
     """Without credit there is silence; credit of one byte lets one entry through; what was owed is
     paid first."""
     async with played(tmp_path) as (stage, wire):
@@ -340,7 +340,7 @@ async def said_nonsense(stage: DrivenStage, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("end", [moved, stopped, broke_off, deleted, said_nonsense])
-async def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
+async def test_ended_reader_leaves_no_cycle_for_the_collector(
     tmp_path: Path, end: Callable[[DrivenStage, Reader], Awaitable[None]]
 ) -> None:
     """The window on the newest entries goes with its last reader, by reference counts: the
@@ -420,7 +420,7 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
 ]
 
 
-async def test_what_is_wrong_with_a_request_is_said(
+async def test_invalid_fetch_request_ends_with_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream ends with one problem and its code; other streams continue."""

@@ -136,7 +136,7 @@ async def test_offsets_last(tmp_path: Path) -> None:
         assert stage.group.driver.group.machine.offsets.get(("G", "T", 3)) == 10
 
 
-async def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
+async def test_invalid_commit_is_answered_with_a_problem(tmp_path: Path) -> None:
     """Unknown queues and offsets, invalid names, and a node that does not lead."""
     async with played(tmp_path) as (stage, wire):
         for request, code in (
@@ -223,7 +223,7 @@ async def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
         await again.until(0, 1, 2, 3)
 
 
-async def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+async def test_dismissed_member_leaves_no_cycle_for_the_collector(tmp_path: Path) -> None:
     """Its seat goes with its stream."""
 
     gc.collect()
@@ -246,7 +246,7 @@ async def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_p
         gc.enable()
 
 
-async def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:
+async def test_members_keep_their_queues_at_the_next_coordinator(tmp_path: Path) -> None:
     """Members are redirected; at the next coordinator, a member that claims its queues has them at
     once, in a later generation, and no other member gets them."""
     async with played(tmp_path) as (stage, wire):
@@ -314,7 +314,7 @@ async def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) 
         assert again.share.generation > a.share.generation
 
 
-async def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path) -> None:
+async def test_coordinator_answers_ownership_for_other_nodes(tmp_path: Path) -> None:
     """As the leader of another broker group of the topic does for a commit there."""
     async with played(tmp_path) as (stage, wire):
         a = Member(wire, "a")
@@ -347,7 +347,7 @@ def replaced(stage: DrivenStage) -> None:
     stage.engine.leads = False
 
 
-async def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(
+async def test_replaced_coordinator_no_longer_answers_ownership(
     tmp_path: Path,
 ) -> None:
     """Its successor may have given the queue to another member: neither a member's commit nor the
@@ -375,7 +375,7 @@ async def test_a_leader_that_was_replaced_calls_no_offset_wrong(tmp_path: Path) 
         assert (await wire.unary("Commit", commit(5, 1))).HasField("redirect")
 
 
-async def test_who_may_not_read_may_not_join_or_commit(tmp_path: Path) -> None:
+async def test_join_and_commit_need_read_permission(tmp_path: Path) -> None:
     """Topic and group, both."""
     async with played(tmp_path, authentication=True) as (stage, wire):
         stage.user("half", "s3cret-of-half", "subscribe:topic:T")

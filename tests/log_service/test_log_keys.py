@@ -32,7 +32,7 @@ def test_the_first_key_is_made_at_first_use_and_is_the_same_everywhere() -> None
     """Looking for a key makes none."""
     bench = Bench()
     assert bench.keys.newest() is None
-    asyncio.run(bench.keys.look())
+    asyncio.run(bench.keys.rotate_if_old())
     assert bench.quorum.state.receipt_keys == ()
     asyncio.run(bench.keys.ready())
     found = bench.keys.newest()
@@ -102,10 +102,10 @@ def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
     asyncio.run(bench.keys.ready())
     former = bench.keys.newest()
     bench.now_ms += ROTATE_AFTER_MS - 1
-    asyncio.run(bench.keys.look())
+    asyncio.run(bench.keys.rotate_if_old())
     assert bench.keys.newest() == former
     bench.now_ms += 1
-    asyncio.run(bench.keys.look())
+    asyncio.run(bench.keys.rotate_if_old())
     newest = bench.keys.newest()
     assert newest is not None and former is not None and newest[0] != former[0]
     assert bench.keys.find(former[0]) == former[1] and bench.keys.find("unknown") is None
@@ -182,7 +182,7 @@ def test_keys_survive_the_snapshot_and_are_bounded() -> None:
         {"key_id": "k0", "after": "k0"},
     ],
 )
-def test_what_is_no_key_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_receipt_key_is_refused(change: dict[str, Any]) -> None:
     """Commands come from nodes of other versions, too."""
     bench = Bench()
     first = {"op": "add-receipt-key", "key_id": "k0", "secret": "s", "created_ms": 1, "after": ""}

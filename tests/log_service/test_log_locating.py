@@ -55,7 +55,7 @@ async def test_namespaces_tell_topics_apart() -> None:
         assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40402
 
 
-async def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
+async def test_unlocatable_topic_is_a_problem() -> None:
     """Unknown only after asking the quorum once more; bad names and bytes that are no request with
     their own codes."""
     async with staged(Stage()) as (stage, wire):
@@ -77,7 +77,7 @@ async def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
         assert "Log/Locate" in families
 
 
-async def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
+async def test_locate_needs_permission_on_the_topic() -> None:
     """The permission to publish or to read suffices; other users do not learn whether the topic
     exists."""
     async with staged(Stage(authentication=True)) as (stage, wire):

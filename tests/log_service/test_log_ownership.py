@@ -19,9 +19,7 @@ LIVENESS = 100
     st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1, max_size=9),
     st.integers(0, 1 << 30),
 )
-def test_shares_are_balanced_and_keep_what_they_can(
-    queues: int, members: list[str], seed: int
-) -> None:
+def test_shares_are_balanced_and_sticky(queues: int, members: list[str], seed: int) -> None:
     """Every queue is assigned once, shares differ by at most one, and a member within its share
     loses no queue."""
     chance = random.Random(seed)
@@ -75,7 +73,7 @@ class Play:
 
     def step(self, *, calm: bool) -> None:
         self.now += self.chance.choice((1, 5, 20))
-        self.coordinator.look(self.now)
+        self.coordinator.expire(self.now)
         action = self.chance.random()
         if not calm and action < 0.06 and len(self.readers) < 6:
             self.count += 1
@@ -153,7 +151,7 @@ def test_no_queue_ever_has_two_readers_and_all_have_one_in_the_end(seed: int, qu
 def settled(queues: int = 4) -> Ownership:
     """A coordinator whose forerunner's readers are gone."""
     found = Ownership(0, queues, LIVENESS, LIVENESS)
-    found.look(LIVENESS)
+    found.expire(LIVENESS)
     return found
 
 
@@ -192,15 +190,15 @@ def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
         group.leave("a", 230)
     else:
         group.alive("b", group.generation, 305)
-        group.look(319)
+        group.expire(319)
         assert group.members == ("a", "b") and group.next_ns == 320
-        group.look(320)
+        group.expire(320)
     share = group.share("b")
     assert share is not None and share.queues == (0, 1) and share.members == ("b",)
     assert not group.owns("a", 0, group.generation) and not group.alive("a", group.generation, 330)
 
 
-def test_a_new_coordinator_gives_nothing_that_somebody_may_still_read() -> None:
+def test_new_coordinator_withholds_unclaimed_queues_for_the_liveness_period() -> None:
     """Only to the member that says it has it; the rest after the liveness period."""
     group = Ownership(7 << 32, 4, LIVENESS, 1000 + LIVENESS)
     group.join("a", (6 << 32) + 3, (0, 1), 1010)
@@ -210,7 +208,7 @@ def test_a_new_coordinator_gives_nothing_that_somebody_may_still_read() -> None:
     assert group.owns("a", 0, a.generation)
     group.alive("a", a.generation, 1090)
     group.alive("b", b.generation, 1090)
-    group.look(1100)
+    group.expire(1100)
     b = group.share("b")
     assert b is not None and b.queues == (2, 3)
 

@@ -153,7 +153,7 @@ async def test_frames_are_acknowledged_in_order_with_receipts(
 
 
 @produce()
-async def test_duplicates_get_their_first_receipt_or_none(
+async def test_duplicate_frame_gets_its_first_receipt_or_none(
     stage: Stage, wire: Wire, group: Group
 ) -> None:
     """A frame that is older than what is remembered is acknowledged without one."""
@@ -207,7 +207,7 @@ async def test_a_malformed_message_rejects_its_frame_by_position(
 
 
 @produce()
-async def test_a_gap_is_refused_and_says_what_is_missing(
+async def test_frame_gap_is_refused_with_the_missing_sequence(
     stage: Stage, wire: Wire, group: Group
 ) -> None:
     """It may be sent again behind the missing messages."""
@@ -295,7 +295,7 @@ async def test_no_more_than_the_window_is_under_way(stage: Stage, wire: Wire, gr
 
 
 @produce()
-async def test_a_leader_that_lost_its_place_answers_what_it_can_and_redirects(
+async def test_deposed_leader_sends_due_acknowledgements_then_redirects(
     stage: Stage, wire: Wire, group: Group
 ) -> None:
     """Acknowledgements that exist are not lost with the leadership; what is behind them has no
@@ -352,7 +352,7 @@ async def test_a_node_that_does_not_lead_redirects_at_once(
 
 
 @produce()
-async def test_a_stopping_node_answers_what_is_under_way(
+async def test_stopping_node_answers_frames_under_way_then_redirects(
     stage: Stage, wire: Wire, group: Group
 ) -> None:
     """And sends the client elsewhere."""
@@ -502,7 +502,7 @@ def test_an_idle_stream_holds_no_frame() -> None:
 
 
 @pytest.mark.parametrize("end", ["moved", "broken off", "said nonsense"])
-def test_a_stream_that_is_gone_leaves_nothing_for_the_collector(end: str) -> None:
+def test_ended_produce_stream_leaves_no_cycle_for_the_collector(end: str) -> None:
     """Its frames in flight are released with it."""
 
     @produce()
@@ -729,7 +729,9 @@ def test_the_span_of_a_frame_links_to_its_messages_and_is_named_in_log_lines(
     st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8),
     st.integers(0, 2**32),
 )
-def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], seed: int) -> None:
+def test_arbitrary_bytes_end_a_produce_stream_with_a_problem(
+    pieces: list[bytes | int], seed: int
+) -> None:
     """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace
     in the log, nothing left behind."""
     # How many bytes a good request has depends on what was answered by then, and what hypothesis is

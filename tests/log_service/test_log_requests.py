@@ -64,7 +64,7 @@ def test_frames_are_read_where_they_lie(frame: pb.Frame) -> None:
 
 @given(FRAMES, FRAMES, st.binary(max_size=8))
 @example(pb.Frame(), pb.Frame(), b"")
-def test_requests_of_unusual_form_mean_what_protobuf_says(
+def test_unusual_requests_parse_as_protobuf_does(
     one: pb.Frame, other: pb.Frame, more: bytes
 ) -> None:
     """Two frames in one request are merged, unknown fields are skipped, an open and a frame are the
@@ -89,7 +89,7 @@ def test_requests_of_unusual_form_mean_what_protobuf_says(
 
 
 @given(st.binary(max_size=60), FRAMES, st.data())
-def test_any_bytes_are_a_request_or_none(
+def test_any_bytes_parse_or_raise_decode_error(
     noise: bytes, frame: pb.Frame, data: st.DataObject
 ) -> None:
     """Cut, overwritten and made-up requests: never another exception."""
@@ -104,7 +104,7 @@ def test_any_bytes_are_a_request_or_none(
         assert found(candidate) == expected(candidate)
 
 
-def test_what_is_neither_is_refused() -> None:
+def test_request_without_content_is_a_decode_error() -> None:
     """An empty request, too."""
     for data in (b"", b"\xff", b"\x18\x01"):
         with pytest.raises(DecodeError):

@@ -128,7 +128,7 @@ def test_every_message_comes_once_and_in_order_however_it_is_cut(
         group.close()
 
 
-async def test_a_queue_whose_entries_lie_together_comes_in_one_piece(tmp_path: Path) -> None:
+async def test_contiguous_queue_is_read_in_one_piece(tmp_path: Path) -> None:
     """Nothing is looked at message by message: one read of the units, one of the log, one join."""
     group = Group(tmp_path)
     group.configure("a", 1)
@@ -164,7 +164,7 @@ async def test_until_the_end_ends_where_the_end_was(tmp_path: Path) -> None:
     group.close()
 
 
-async def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
+async def test_recreated_topic_is_read_behind_its_former_messages(tmp_path: Path) -> None:
     """The messages of the former incarnation are skipped and counted; while it is deleted the
     reader ends."""
     group = Group(tmp_path)
@@ -199,7 +199,7 @@ async def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_
     group.close()
 
 
-def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(
+def test_reader_gone_during_opening_leaves_no_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner of the group opens the window between two turns, for a reader that does not wait
@@ -308,7 +308,7 @@ async def test_queues_written_together_are_read_together_while_the_log_grows(
     group.close()
 
 
-async def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
+async def test_trimmed_messages_are_skipped_and_counted(tmp_path: Path) -> None:
     """A lagging reader continues at the first kept message, and gets the number of skipped ones."""
     group = Group(tmp_path)
     group.configure("a", 2)

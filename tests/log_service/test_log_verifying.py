@@ -193,7 +193,7 @@ def judged(stage: Bench, one: pb.Receipt) -> tuple[int, str]:
     return verdict.result, verdict.reason
 
 
-def test_receipts_of_what_is_stored_are_true() -> None:
+def test_receipts_of_stored_messages_are_true() -> None:
     """Whatever their order, with their verdicts in it."""
     log = FakeLog(1, 1, 3)
     found = Bench(log).verdicts(
@@ -264,7 +264,7 @@ def test_a_mac_that_is_not_ours_is_false_without_looking_at_the_log() -> None:
         ({"first_index": 4}, "trimmed"),
     ],
 )
-def test_what_is_not_here_cannot_be_verified(change: dict[str, Any], words: str) -> None:
+def test_receipt_of_absent_entries_is_unverifiable(change: dict[str, Any], words: str) -> None:
     """Neither true nor false."""
     log = FakeLog(1)
     result, reason = judged(Bench(log), receipt(log, **change))
@@ -294,7 +294,7 @@ def test_a_node_that_knows_no_broker_group_yet_asks_before_it_judges() -> None:
     assert judged(stage, receipt(log))[0] == TRUE
 
 
-def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
+def test_unknown_receipt_keys_are_asked_for_once_a_call() -> None:
     """A thousand receipts with invented keys are not a thousand questions to the controller
     quorum."""
     log = FakeLog(1)
@@ -326,7 +326,7 @@ def test_an_acknowledgement_from_memory_promised_less() -> None:
     assert result == FALSE and "from memory and lost" in reason
 
 
-def test_a_damaged_copy_proves_nothing() -> None:
+def test_receipt_of_a_damaged_entry_is_unverifiable() -> None:
     """The audit finds it; the receipt is not to blame."""
     log = FakeLog(1)
     entries = log.ranges[0]
@@ -357,7 +357,7 @@ def test_entries_come_in_pieces() -> None:
         assert verdict is not None and verdict.result == TRUE
 
 
-def test_only_who_may_use_the_topic_may_ask() -> None:
+def test_verification_needs_permission_and_bounds_receipts() -> None:
     """The number of receipts per call is limited as well."""
     log = FakeLog(1)
     stage = Bench(log, authentication=True)

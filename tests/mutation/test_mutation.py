@@ -84,7 +84,7 @@ WATCHED = {
 
 
 @pytest.mark.parametrize("body", list(WATCHED))
-def test_what_is_evaluated_twice(body: str) -> None:
+def test_watched_expressions_of_a_mutant(body: str) -> None:
     ((_, function),) = functions(ast.parse(f"def f(a, b):\n    {body}"))
     found = [watched(mutant.change) for mutant in mutants(function)]
     assert [one and ast.unparse(one.new) for one in found] == WATCHED[body]
@@ -253,7 +253,7 @@ def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> N
         assert (tmp_path / "kept/kept.json").exists()
 
 
-def test_what_a_run_complains_about() -> None:
+def test_mutation_run_reports_unexplained_and_stale_rows() -> None:
     """A mutant without a row, a row without a mutant, and an explanation without a kind."""
     results = {"a.py": {"f": {"source": "", "mutants": 3, "by_time": 0, "left": ["one", "two"]}}}
     rows = {

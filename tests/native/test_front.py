@@ -79,7 +79,7 @@ async def test_unknown_method_is_unimplemented_without_an_event() -> None:
 
 
 @in_loop
-async def test_what_python_learns_of_a_call() -> None:
+async def test_python_gets_metadata_deadline_and_peer_of_a_call() -> None:
     async with running() as (_, listener), plain(listener.port) as channel:
         sent = (("a", "1"), ("a", "2"), ("b-bin", b"\0\xff\x80"))
         call = unary(channel, "About")(b"", timeout=WITHIN_S, metadata=sent)
@@ -463,7 +463,7 @@ async def test_open_calls_count_as_buffered() -> None:
 
 
 @in_loop
-async def test_an_answer_nobody_reads_is_dropped() -> None:
+async def test_unread_answer_is_dropped() -> None:
     async with running(unread_answer_s=0.05) as (driver, listener):
         # SETTINGS_INITIAL_WINDOW_SIZE = 0: the client never allows any data.
         raw = await Raw.open(listener.port, bytes([0, 4, 0, 0, 0, 0]))
@@ -574,7 +574,7 @@ async def test_answers_count_until_the_socket_has_taken_them() -> None:
 
 
 @in_loop
-async def test_a_client_that_takes_nothing_loses_its_connection() -> None:
+async def test_client_that_reads_no_answer_loses_its_connection() -> None:
     """While an answer waits for it; one for which nothing waits does not."""
     async with running(unread_answer_s=0.2) as (driver, listener):
         raw, idle = (
@@ -916,7 +916,7 @@ async def test_a_ping_stands_behind_every_byte_of_an_answer(blocked: bool) -> No
 
 
 @in_loop
-async def test_a_ping_of_an_idle_connection_proves_nothing_about_a_later_answer() -> None:
+async def test_idle_ping_does_not_confirm_a_later_answer() -> None:
     async with running(keepalive_s=0.05, keepalive_timeout_s=WITHIN_S) as (driver, listener):
         raw = await Raw.open(listener.port)
         idle = acknowledged(await raw.until(by_hand.PING))
@@ -964,7 +964,7 @@ async def test_clients_of_the_library_take_their_answers() -> None:
 
 
 @in_loop
-async def test_what_follows_the_end_of_a_call_is_ignored() -> None:
+async def test_messages_behind_the_end_of_a_call_are_ignored() -> None:
     """If a part of the answer did not fit into the buffers, the call has ended with that."""
     async with (
         running(max_buffered_bytes=100_000) as (driver, listener),
@@ -1082,7 +1082,7 @@ async def test_drain_lets_calls_end() -> None:
 
 
 @in_loop
-async def test_drain_ends_what_remains() -> None:
+async def test_drain_ends_remaining_calls_and_connections() -> None:
     async with running() as (driver, listener), plain(listener.port) as channel:
         call = unary(channel, "Hold")(b"", timeout=WITHIN_S)
         waiting = asyncio.ensure_future(call.code())

@@ -135,7 +135,7 @@ def test_a_data_directory_of_another_user_is_told(
     ("name", "exit_code"),
     [("EMFILE", 79), ("EIO", 73), ("EROFS", 71), ("EACCES", 71), ("ENOSPC", 74)],
 )
-def test_what_fails_while_a_group_is_opened_has_a_status(
+def test_failed_file_call_of_an_opening_has_its_exit_status(
     tmp_path: Path, name: str, exit_code: int
 ) -> None:
     """Whatever file it is, no failed call of a start is a bug (70) or a stack trace."""
@@ -181,7 +181,9 @@ def test_a_snapshot_that_cannot_be_opened_at_the_limit_is_left_out(tmp_path: Pat
         (Exhausted("no files"), 79, "no files"),
     ],
 )
-def test_what_ends_the_engine_is_told_apart(error: Exception, exit_code: int, words: str) -> None:
+def test_engine_failure_is_a_limit_full_disk_or_failing_disk(
+    error: Exception, exit_code: int, words: str
+) -> None:
     """A limit, a full disk and a failing one are three statuses with three remedies, and none of
     them is called a bug."""
     fatal = engine.as_fatal(error)

@@ -189,7 +189,7 @@ def test_every_step_says_why() -> None:
     assert len(moved) == 2 and all("leads 3 broker groups" in step.reason for step in moved)
 
 
-def test_what_cannot_change_stays_and_is_named() -> None:
+def test_unmovable_groups_and_topics_are_noted() -> None:
     """A group without a leader, a leader that the configuration names, a topic with an order, a
     node that is down."""
     groups = {

@@ -251,7 +251,7 @@ def test_a_hand_over_without_enough_nodes_is_an_error_at_once() -> None:
     assert "of which only 2 answer (missing: n2, n3): it demands 3 in sync" in world.refused()
 
 
-def test_a_change_that_is_not_possible_yet_is_waited_for_as_long_as_enough_nodes_answer() -> None:
+def test_impossible_change_is_waited_for_while_enough_nodes_answer() -> None:
     """The leader reports this in its answer, not as a refusal, and names the missing node."""
     world = World()
     world.not_yet[Kind.REMOVE] = "the change before, entry 7, is not committed yet; ask again"
@@ -364,7 +364,7 @@ def test_a_move_is_given_up_from_wherever_it_is(how_far: int) -> None:
     assert "no replica is on its way from n1 to n4" in world.refused(abort=True)
 
 
-def test_a_move_whose_source_has_gone_is_finished_not_given_up() -> None:
+def test_move_without_its_source_replica_is_finished() -> None:
     """There is nothing to go back to."""
     world = World()
     world.refuses[Kind.REMOVE] = "not now"

@@ -545,7 +545,7 @@ async def test_open_calls_and_their_requests_are_bounded(make: Make) -> None:
 
 
 @on_both
-async def test_a_writer_whose_client_left_ends(make: Make) -> None:
+async def test_writer_ends_when_its_client_cancels(make: Make) -> None:
     """While it waits for a slow reader that cancels the call."""
     async with serving(make) as (served, channel):
         call = channel.unary_stream(f"/{SERVICE}/Flood")(b"1024")
@@ -586,7 +586,7 @@ async def test_a_handler_learns_whether_its_answer_left(make: Make) -> None:
 
 
 @on_both
-async def test_a_call_that_has_ended_takes_nothing_more(make: Make) -> None:
+async def test_ended_call_refuses_reads_and_writes(make: Make) -> None:
     """What a task of a handler writes or reads after the end raises CallGone."""
     kept: list[ServerCall] = []
     served = Served(make)
@@ -691,7 +691,7 @@ async def test_pings_are_answered(make: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.verify
 @pytest.mark.parametrize("make", FRONTS)
-def test_a_client_whose_machine_vanished_loses_its_connection(make: Make) -> None:
+def test_vanished_client_is_disconnected_after_a_ping_timeout(make: Make) -> None:
     """It answers no ping and ends nothing. The server pings after half a minute, and waits 20 s for
     the answer."""
 
@@ -736,7 +736,7 @@ async def test_a_stop_lets_running_calls_end(make: Make) -> None:
 
 
 @on_both
-async def test_a_stop_cancels_what_does_not_end_in_time(make: Make) -> None:
+async def test_stop_cancels_calls_beyond_its_grace(make: Make) -> None:
     async with serving(make) as (served, channel):
         running = served.unary(channel, "Waits")(b"", timeout=30)
         await served.calls.begun.wait()

@@ -28,7 +28,7 @@ from tests.cluster import bodies, send, wipe
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: Path) -> None:
+def test_messages_survive_kills_of_the_leader_and_of_all_nodes(tmp_path: Path) -> None:
     """Acknowledged through any node, killed leader, killed cluster: every message is there on every
     replica; stops leave no abort file."""
     with real.running(tmp_path) as cluster:

@@ -71,7 +71,7 @@ def test_an_ha_group_waits_for_two_members_unless_told_otherwise() -> None:
     )
 
 
-def test_what_is_shown_of_a_group_is_accepted_again() -> None:
+def test_shown_group_settings_are_valid_input() -> None:
     """`config show` names every setting of a group, those of the other kind of replication too:
     they are empty there."""
     for group in (HA, {**HA, "replication": "raft"}):
@@ -167,7 +167,7 @@ def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(
         ("storage.pool_buffer_bytes", "1KiB", ["storage.pool_buffer_bytes", "at least 65536"]),
     ],
 )
-def test_wrong_key_or_value_names_key_value_and_what_is_accepted(
+def test_configuration_error_names_key_value_and_accepted_values(
     key: str, value: Any, said: list[str]
 ) -> None:
     """Every error names the place, the value, and the accepted values."""
@@ -178,7 +178,7 @@ def test_wrong_key_or_value_names_key_value_and_what_is_accepted(
     assert caught.value.exit_code == 64
 
 
-def test_the_pool_is_for_groups_whose_policy_is_memory() -> None:
+def test_append_pool_needs_the_flush_policy_memory() -> None:
     """What counts is the policy of each group this node hosts, its own before the node's."""
     tree = changed("storage", {"append": "pool"})
     assert validate({**tree, "flush": {"policy": "memory"}}).storage.append == "pool"
@@ -190,7 +190,7 @@ def test_the_pool_is_for_groups_whose_policy_is_memory() -> None:
             validate({**tree, "flush": flush})
 
 
-def test_a_group_overrides_only_what_it_names() -> None:
+def test_group_settings_override_only_named_keys() -> None:
     """The rest is as for all broker groups; 0 hours is an override like any other."""
     found = validate(
         changed("retention", {"max_bytes": "1GiB", "groups": {"g1": {"hours": 0}}})
@@ -502,9 +502,7 @@ def test_a_preferred_leader_must_be_a_replica() -> None:
     ("join", "hosted"),
     [(False, ["g1"]), (True, ["g1", "g2"]), (["g2"], ["g1", "g2"]), (["g1"], ["g1"])],
 )
-def test_a_node_that_joins_hosts_what_it_is_to_join_and_begins_none_of_it(
-    join: Any, hosted: list[str]
-) -> None:
+def test_joining_node_hosts_its_groups_without_bootstrap(join: Any, hosted: list[str]) -> None:
     """`join` is for all broker groups or for those named; where it is set, no log begins here, even
     if the file names this replica."""
     tree = example()
@@ -578,7 +576,7 @@ OPEN = "anyone who reaches the port may read and write"
         ),
     ],
 )
-def test_what_may_be_reached_from_elsewhere(
+def test_exposure_needs_authentication_or_consent(
     settings: dict[str, Any], hosts: list[str], opened: bool
 ) -> None:
     """Only loopback, or authenticated callers, or an explicit consent; reasons and metrics need a
@@ -706,7 +704,7 @@ def test_ipv6_hosts_have_brackets_only_in_front_of_a_port() -> None:
 @pytest.mark.parametrize(
     "host", ["", "n1:8081", "[n1]", "[::1]:8081", "::1::", "fe80::1%eth0", "n 1"]
 )
-def test_what_is_no_host_is_refused_before_anything_starts(key: str, host: str) -> None:
+def test_invalid_host_is_a_configuration_error(key: str, host: str) -> None:
     """Otherwise the node would find out when it opens a port, or its peers when they look for
     it."""
     with pytest.raises(ConfigError, match=re.escape(key)):

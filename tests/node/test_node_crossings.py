@@ -197,7 +197,7 @@ def counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("short_sync_s", "crossings", "others"), [(60.0, 2, 0), (0.0, 3, 3)])
-def test_a_lone_commit_goes_to_the_sync_thread_and_back_and_nowhere_else(
+def test_lone_commit_crosses_only_to_the_sync_thread_and_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     short_sync_s: float,

@@ -29,7 +29,7 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(("program", "exit_code"), [(END, 73), (GO_ON, 5)])
-def test_a_log_that_cannot_be_written_changes_nothing(program: str, exit_code: int) -> None:
+def test_full_stderr_leaves_the_exit_status_unchanged(program: str, exit_code: int) -> None:
     """With stderr on a full disk (node.log beside a full data directory), the node still exits with
     its status, or continues."""
     with open("/dev/full", "wb") as full:

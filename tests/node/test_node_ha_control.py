@@ -77,7 +77,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_anew() -> None:
+async def test_appointment_is_told_once_and_again_to_a_reopened_group() -> None:
     """With every change of the state, but only what is news; a new replica in the same process
     knows nothing yet."""
     async with running_world() as world:
@@ -116,7 +116,7 @@ async def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_a
         assert world.wishes[-1] == ("g1", elect(1))
 
 
-async def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_holds() -> None:
+async def test_failed_request_is_dropped_and_the_present_appointment_told() -> None:
     """Refused, or without a quorum: nothing is kept to be tried again."""
     async with running_world() as world:
         world.appointments = {"g1": agreed()}

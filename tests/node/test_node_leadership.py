@@ -85,7 +85,7 @@ def test_leaving_never_holds_a_stop_up(outcome: Any, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("last", [-5, 0, 1, 1000])
-def test_a_history_names_who_is_missing(last: int) -> None:
+def test_leadership_history_names_unreachable_replicas(last: int) -> None:
     """Unreachable replicas, and those of a version we do not understand, are named; any number of
     changes may be asked for."""
     request = admin_pb2.LeadershipHistoryRequest(broker_group="g1", last=last)
@@ -126,7 +126,7 @@ def test_the_leader_answers_a_transfer_in_the_words_of_the_contract(
     )
 
 
-def test_a_leader_that_is_none_any_more_sends_the_question_on() -> None:
+def test_transfer_on_a_former_leader_is_refused_for_forwarding() -> None:
     """`not-leader` lets the forwarder ask the next node."""
     request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n2")
     with pytest.raises(CallRefused):

@@ -65,7 +65,7 @@ def test_moved_directory_still_works(tmp_path: Path) -> None:
     assert len(config_of(moved, "n1").secret()) == 64
 
 
-def test_a_directory_whose_node_runs_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_directory_of_a_running_node_is_refused_unchanged(tmp_path: Path) -> None:
     """Its nodes answer for the same cluster, so a second start would take them for its own and call
     itself ready."""
     LocalCluster.prepare(tmp_path, nodes=3, base_port=8081)
@@ -178,7 +178,7 @@ def test_only_its_own_answer_makes_a_node_ready(
 
 
 @pytest.mark.parametrize("body", [b"ok", b"[]", b"\xff"])
-def test_what_is_no_answer_of_a_node_is_not_ready(tmp_path: Path, body: bytes) -> None:
+def test_answer_of_another_program_is_not_ready(tmp_path: Path, body: bytes) -> None:
     """Another program on the port."""
     cluster = LocalCluster.prepare(tmp_path, nodes=1)
     with answering(body) as port:

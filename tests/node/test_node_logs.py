@@ -51,7 +51,7 @@ def test_a_client_that_is_gone_is_counted_and_not_logged() -> None:
         ("pysyncobj.serializer", ValueError("x")),
     ],
 )
-def test_everything_else_keeps_its_trace(name: str, error: Exception) -> None:
+def test_other_errors_are_logged_with_their_trace(name: str, error: Exception) -> None:
     """Errors in the use of the library, and those of other loggers."""
     before = metrics.CALLS_LEFT._value.get()
     (line,) = logged(name, "message", error)

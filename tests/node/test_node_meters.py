@@ -32,7 +32,7 @@ def test_the_code_is_read_from_the_first_bytes(response: type, message: str, cod
     assert code_of(answer.SerializeToString()) == code
 
 
-def test_what_has_no_status_has_no_code() -> None:
+def test_response_without_a_status_counts_as_no_code() -> None:
     """Nothing at all, parts that are messages, and a status without a code are counted as 0 and
     break nothing."""
     part = pb.ReceiveMessageResponse(message=pb.Message(body=b"\x08\x08\x08"))

@@ -142,7 +142,7 @@ def page(state: State) -> dict[Series, float]:
     return found
 
 
-def test_everything_that_metrics_shows_arrives(state: State) -> None:
+def test_otlp_export_has_every_family_and_series(state: State) -> None:
     """Every declared family with its type, help and unit, and every series with the value of the
     page."""
     with collecting() as collector:
@@ -341,7 +341,7 @@ def test_headers_come_from_the_environment(
     exporter(state, "https://127.0.0.1:9").close()
 
 
-def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_otlp_packages_are_needed_only_with_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an endpoint no package is touched; with one and without the packages the node says
     what to do."""
     real = builtins.__import__
@@ -359,7 +359,7 @@ def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
         exporter(State(), ENDPOINT)
 
 
-def test_what_a_topic_and_a_consumer_group_cost_a_reading() -> None:
+def test_reading_cost_is_linear_in_topics_and_groups() -> None:
     """Python calls, not times, for the eleven series of a further topic with a consumer group: on
     the loop for a page, and in the thread of an export. Both grow with the number of series and
     with nothing else."""

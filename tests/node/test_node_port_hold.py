@@ -65,7 +65,7 @@ def test_workers_share_a_held_port_and_every_connection_reaches_one_of_them(
         assert taken == 40, "the socket that holds the port takes no connection"
 
 
-def test_nobody_else_gets_a_held_port_before_a_worker_listens_or_after(port: int) -> None:
+def test_held_port_is_refused_to_others_before_and_after_workers_listen(port: int) -> None:
     """The gap of a second in which workers start is where two clusters would meet."""
     with held(port):
         for _ in range(2):
@@ -80,7 +80,7 @@ def test_nobody_else_gets_a_held_port_before_a_worker_listens_or_after(port: int
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_port_that_somebody_listens_on_is_not_held(port: int, shared: bool) -> None:
+def test_port_in_use_is_not_held(port: int, shared: bool) -> None:
     """Also when that program would share it with anybody."""
     with listener(port, shared=shared), pytest.raises(FatalError) as caught:
         PortHold(HOST, port)
@@ -100,7 +100,7 @@ def test_connections_of_the_last_life_that_are_still_closing_do_not_take_the_por
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])
-def test_an_address_that_is_none_of_this_machine(host: str, port: int) -> None:
+def test_foreign_address_is_not_held(host: str, port: int) -> None:
     with pytest.raises(FatalError) as caught:
         PortHold(host, port)
     assert caught.value.exit_code == ExitCode.PORT_TAKEN

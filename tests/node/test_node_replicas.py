@@ -189,7 +189,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-def test_a_marker_is_an_entry_of_the_log_that_changes_nothing_derived(stage: Stage) -> None:
+def test_audit_marker_is_an_entry_without_derived_changes(stage: Stage) -> None:
     """The answer names the entry, its end, its term and its chain CRC, as the log has them."""
     machine, log = stage.driver.group.machine, stage.driver.group.store.log
     before = machine.export("log")

@@ -53,7 +53,7 @@ def test_seeds_lead_to_the_others_until_the_quorum_tells_more(tmp_path: Path) ->
     assert not one.on_addresses(7, told, ["n3"], current=True), "nothing new"
 
 
-def test_what_was_told_outlives_a_restart_with_an_old_file(tmp_path: Path) -> None:
+def test_learned_addresses_outlive_a_restart_with_an_old_file(tmp_path: Path) -> None:
     """The file still names the removed node and the old address; a quorum that is not up to date
     yet changes nothing back."""
     one = roster(tmp_path)
@@ -67,7 +67,7 @@ def test_what_was_told_outlives_a_restart_with_an_old_file(tmp_path: Path) -> No
     )
 
 
-def test_a_node_whose_own_configuration_changed_tells_the_quorum(tmp_path: Path) -> None:
+def test_changed_own_address_is_told_to_the_quorum(tmp_path: Path) -> None:
     """All nodes may be restarted on other ports at once; but an address set by an operator has
     priority over an unchanged file."""
     one = roster(tmp_path)

@@ -55,7 +55,7 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
     assert node.replicas.roster.peers()["n2"] == ("127.0.0.1:9082",)
 
 
-def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(
+def test_new_preferred_leader_hurries_the_disk_check_once_a_term(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for a term and a preferred leader, and only where this node leads: it must know whose

@@ -53,13 +53,13 @@ def test_all_addresses_are_those_of_ipv4_on_a_machine_without_ipv6(
     assert [one["host"] for one in asked] == [asks_for, "0.0.0.0", "::1"]
 
 
-def test_what_cannot_be_a_name_does_not_exist() -> None:
+def test_unencodable_host_name_is_an_os_error() -> None:
     """Python refuses to encode it for the resolver, by an error that is no OSError."""
     with pytest.raises(OSError, match="is not a valid host name"):
         sockets.places("a" * 64 + ".example", 7)
 
 
-def test_a_port_is_shared_by_those_who_all_want_that() -> None:
+def test_port_is_shared_only_by_sharing_listeners() -> None:
     place = (V4, ("127.0.0.1", 0))
     with sockets.listener(place, 1, shared=True) as one:
         taken = (V4, one.getsockname())

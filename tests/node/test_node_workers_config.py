@@ -65,12 +65,12 @@ def test_a_worker_shares_the_ports_of_clients_and_of_http_and_has_its_own_for_pe
     )
 
 
-def test_each_worker_hosts_what_names_it() -> None:
+def test_worker_hosts_the_groups_that_name_it() -> None:
     assert [group.name for group in validate(tree(node="n1")).hosted_groups] == ["g1"]
     assert [group.name for group in validate(tree(node="n1.2")).hosted_groups] == ["g2"]
 
 
-def test_a_joining_node_spreads_what_names_none_of_its_workers() -> None:
+def test_joining_node_spreads_unassigned_groups_over_its_workers() -> None:
     """Every group on one worker exactly."""
     groups = {f"g{number}": ["n1", "n2"] for number in range(4)} | {"mine": ["n1", "n3.2"]}
     loaded = validate(tree(groups=groups, node="n3", join=True))
@@ -94,7 +94,7 @@ def test_replicas_that_cannot_be(groups: dict[str, list[str]], words: str) -> No
         validate(tree(groups=groups))
 
 
-def test_ports_of_workers_meet_nobody_elses() -> None:
+def test_overlapping_worker_ports_are_refused() -> None:
     taken = tree()
     taken["nodes"]["n2"]["peer_port"] = 9091
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_ports_of_workers_meet_nobody_elses() -> None:
         validate(high)
 
 
-def test_a_number_of_workers_that_is_none() -> None:
+def test_invalid_number_of_workers_is_refused() -> None:
     for workers in (0, 65, "many"):
         with pytest.raises(ConfigError, match="workers"):
             validate(tree(workers=workers))  # type: ignore[arg-type]

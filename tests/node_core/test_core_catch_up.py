@@ -32,7 +32,7 @@ def told(catch_up: CatchUp, one: PeerProgress, end: int, at_ns: int) -> PeerProg
 
 
 @given(st.integers(1, 10_000), st.integers(0, 20_000), st.integers(1, 30), st.integers(1, 10**6))
-def test_the_estimate_is_what_remains_over_how_fast_it_shrinks(
+def test_catch_up_estimate_is_lag_over_its_rate(
     received: int, appended: int, seconds: int, lag: int
 ) -> None:
     """Law: with steady rates the lag of a later second is known now, and a lag that grows has no

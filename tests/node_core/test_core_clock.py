@@ -123,7 +123,7 @@ class Led(Bench):
 
 
 @pytest.mark.parametrize("error_ms", [400 * DAY_MS, -400 * DAY_MS, 2_000])
-def test_a_leader_whose_clock_jumps_stamps_on_steadily(error_ms: int) -> None:
+def test_jumping_clock_of_a_leader_keeps_store_times_steady(error_ms: int) -> None:
     """No store time exceeds the time of the others by more than the largest offset, and none stands
     still."""
     b, times = Led(2), []

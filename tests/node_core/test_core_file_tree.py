@@ -101,7 +101,7 @@ def test_files_that_are_sealed_without_order_wait_for_the_one_before_them() -> N
     assert both.hashes == [leaf_of(seal(number)).hash() for number in range(3)]
 
 
-def test_the_tree_begins_behind_what_was_sealed_without_a_root() -> None:
+def test_tree_begins_behind_the_last_seal_without_a_root() -> None:
     """Also behind a file that was not sealed yet, if a later one was: a tree has no gap, and it is
     never begun again."""
     both = Both()
@@ -125,7 +125,7 @@ def test_the_tree_begins_behind_what_was_sealed_without_a_root() -> None:
     ] == [None, None, None, 0, 1]
 
 
-def test_a_seal_without_a_root_changes_nothing_once_there_is_a_tree() -> None:
+def test_seal_without_a_root_is_ignored_once_a_tree_exists() -> None:
     both = Both()
     for record in (LevelRecord(2), seal(0, root=False)):
         both.apply(record)

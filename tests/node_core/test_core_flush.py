@@ -124,14 +124,14 @@ def test_a_batch_of_both_classes_is_urgent_and_early() -> None:
     assert slow.token in b.done
 
 
-def test_what_is_replicated_already_is_answered_in_the_same_turn() -> None:
+def test_replicated_memory_send_is_answered_in_its_turn() -> None:
     """A lone voter holds everything as soon as it is appended."""
     b = bench()
     b.replicator.replicated = 1 << 40
     assert isinstance(b.ask(produce(b, ("t", -1))), Produced)
 
 
-def test_nothing_from_memory_is_delivered_before_it_is_committed() -> None:
+def test_memory_message_is_delivered_only_after_commit() -> None:
     """The answer is early, the message is not: delivery follows the commit index alone
     (docs/architecture.md, Durability)."""
     b = bench()
@@ -219,7 +219,7 @@ def test_a_later_term_does_not_answer_for_an_earlier_one() -> None:
     assert isinstance(b.done[call.token], Refused)
 
 
-def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
+def test_memory_acknowledgements_leave_no_growing_state() -> None:
     """Once answered a call is forgotten, however far the commit is behind; uncommitted topics are
     as many as there are topics (I11)."""
     b = bench()

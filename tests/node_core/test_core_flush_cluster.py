@@ -83,7 +83,7 @@ class Senders:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(8))
-def test_durable_sends_survive_whatever_happens_to_those_in_memory(seed: int) -> None:
+def test_durable_sends_survive_losses_of_memory_sends(seed: int) -> None:
     """Each acknowledgement called durable is kept at its offset, on every replica, whatever became
     of those from memory around it."""
     s = Senders(seed)

@@ -17,7 +17,7 @@ def heard(at_ms: int, commit: int, term: int = 3) -> LeaderContact:
     )
 
 
-def test_a_word_counts_once_everything_it_speaks_of_is_applied() -> None:
+def test_freshness_counts_a_message_once_its_commit_is_applied() -> None:
     """A message received at 100 with commit 7 counts only once 7 is applied; then the age is that
     of the message."""
     fresh = Freshness()
@@ -40,7 +40,7 @@ def test_a_new_leader_counts_only_after_an_entry_of_its_term() -> None:
     assert fresh.age_ns(200 * MS) == 0
 
 
-def test_what_nobody_says_again_grows_old() -> None:
+def test_age_grows_without_new_contact() -> None:
     """A leader that is gone: the age is the time since its last word."""
     fresh = Freshness()
     fresh.note(heard(100, 5), 5, 3)

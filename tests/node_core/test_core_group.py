@@ -94,7 +94,7 @@ def test_one_batch_and_few_records_a_turn() -> None:
     assert numbers == {entries + 3}
 
 
-def test_nothing_is_answered_before_it_is_committed_and_applied() -> None:
+def test_calls_are_answered_after_commit_and_apply() -> None:
     """Produce, lease, acknowledgement and change wait for their entry."""
     b = make()
     b.send("a", "b", "c")
@@ -277,7 +277,7 @@ def test_a_new_leader_counts_on_from_the_uncommitted_tail() -> None:
     assert sent.store_ms == b.now_ms > other.now_ms, "store time never falls along the log"
 
 
-def test_an_answer_whose_entry_was_replaced_is_an_unknown_outcome() -> None:
+def test_call_whose_entry_was_replaced_has_an_unknown_outcome() -> None:
     """An index that is committed with another term is not ours."""
     b = make()
     b.replicator.commit_at_once = False
@@ -314,7 +314,7 @@ def test_unknown_topics_and_queues_are_refused() -> None:
     assert isinstance(b.ask(mixed), Refused) and b.log.end_index == end
 
 
-def test_what_fits_no_log_file_is_refused() -> None:
+def test_message_larger_than_a_log_file_or_record_is_refused() -> None:
     """The limit is the file size minus the room for a blank; long properties fit no record."""
     b = make(entry_bytes_max=1000)
     assert isinstance(b.send("x" * 700), Produced)
@@ -352,7 +352,7 @@ def test_shared_records_fit_into_a_log_file_however_many_calls_come_at_once() ->
     assert max(int(entries.sizes.max()) for entries in b.log.ranges) <= most
 
 
-def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
+def test_full_disk_refuses_sends_and_serves_reads_and_acknowledgements() -> None:
     """Reads, leases and acknowledgements continue in the reserve; writes resume by themselves; no
     queue offset is lost."""
     b = make()
@@ -434,7 +434,7 @@ def test_consume_queues_without_room_stop_applying_and_refuse() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_that(
+def test_stalled_dispatch_is_retried_after_a_packet_turn(
     leads: bool,
 ) -> None:
     """A packet that only moves the commit index decides nothing, but applying what it committed may
@@ -455,7 +455,7 @@ def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_t
     assert b.machine.end("t", 0) == 1
 
 
-def test_consume_queues_without_room_make_no_turn_follow_the_other_while_a_node_returns() -> None:
+def test_stalled_queues_cause_no_busy_turns_while_a_node_returns() -> None:
     """No change of members is tried without space; its time to try again must not wake the group
     before the disk is tried again."""
     b = make()
@@ -513,7 +513,7 @@ def test_an_older_incarnation_never_replaces_a_newer_one() -> None:
     assert b.group.view().topics["t"].incarnation == 3
 
 
-def test_a_deleted_topic_is_gone_for_everybody() -> None:
+def test_deleted_topic_refuses_sends_receives_and_acknowledgements() -> None:
     """Sends and new Receives are refused, waiting ones are answered, leases are worth nothing."""
     b = make()
     b.send("a")
@@ -601,7 +601,7 @@ def test_a_group_that_was_only_used_is_deleted_once_it_is_created() -> None:
     assert [(x.queue_offset, x.attempt) for x in b.receive()] == [(0, 1), (1, 1)]
 
 
-def test_an_unknown_control_record_stops_before_anything_is_applied() -> None:
+def test_unknown_control_record_stops_before_its_range_is_applied() -> None:
     """A newer version's log is not half understood: the error carries the exit code."""
     b = make()
     bad = control.draft(control.TermStart(1, "n1"), EPOCH_MS)
@@ -634,7 +634,7 @@ def test_the_leader_answers_peek() -> None:
     assert follower.ask(Peek(1000, "t", 0, 1, 10)) == Refused("not-leader", "n1")
 
 
-def test_the_view_is_published_when_something_changed() -> None:
+def test_view_is_published_only_after_a_change() -> None:
     """Outsiders see leader, topics and ends; a turn in which nothing happened publishes nothing."""
     b = make()
     assert b.turn().view is None
@@ -660,7 +660,7 @@ def test_status_carries_the_applied_index() -> None:
 # Bounded memory
 
 
-def test_nothing_grows_with_acknowledged_messages() -> None:
+def test_acknowledged_messages_leave_no_growing_state() -> None:
     """After many messages with a long lease were acknowledged, neither rows, deadlines nor clients
     are left (I11)."""
     b = make()
@@ -800,7 +800,7 @@ def test_names_of_clients_leave_no_trace_at_the_picker(monkeypatch: pytest.Monke
     assert len(b.group.leader._picker._turns) <= 8
 
 
-def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packet_without_progress_runs_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the wall clock nor the waiting work is looked at, and the next turn stays where it
     was."""
     b = Bench()
@@ -826,7 +826,7 @@ def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.Monke
     assert looked == [b.now_ns + 2 * MS]
 
 
-def test_whatever_is_due_is_found_by_the_next_event_of_any_kind() -> None:
+def test_due_lease_is_handed_out_with_the_next_packet() -> None:
     """A lease that has ended gives its message to a waiting Receive, also if only a packet
     comes."""
     b = Bench()

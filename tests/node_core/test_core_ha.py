@@ -89,7 +89,7 @@ def commit(b: Bench) -> None:
         (TopicDurability.GROUP, -1, "master"),
     ],
 )
-def test_where_the_master_acknowledges_alone_only_who_asks_waits(
+def test_master_that_acknowledges_alone_waits_only_for_durable_requests(
     policy: FlushPolicy, durability: TopicDurability, priority: int, expected: str
 ) -> None:
     """Whatever the flush policy of the group is: nothing there is weaker than the master's disk."""
@@ -137,7 +137,7 @@ def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatc
     assert second.token in b.done and out(b).open_batches == 0
 
 
-def test_under_another_rule_the_same_settings_mean_nothing() -> None:
+def test_majority_rule_ignores_asynchronous_acknowledgement() -> None:
     """While the group goes by majorities a send waits for the commit, also one that was appended
     before the group changed over."""
     b = bench()

@@ -50,7 +50,7 @@ def test_a_caller_hears_when_the_target_leads() -> None:
     assert bench.done[call.token] == HandedOver("n2")
 
 
-def test_what_may_become_of_a_handover() -> None:
+def test_handover_is_refused_ended_lost_or_left_running() -> None:
     """Refused with the reason, ended by the leader with its reason, won by another replica, or
     still running at the caller's deadline."""
     bench = Bench()
@@ -178,7 +178,7 @@ def test_a_handover_that_is_under_way_is_left_alone() -> None:
     assert bench.replicator.handover is not None and bench.replicator.handover.to == "n2"
 
 
-def test_a_leader_that_does_not_serve_yet_hands_nothing_over() -> None:
+def test_leader_that_does_not_serve_yet_keeps_leadership() -> None:
     """It has not applied what was committed before it, and may not even know whom it should
     prefer."""
     bench = preferring()
@@ -216,7 +216,7 @@ def test_a_leader_that_only_hears_packets_looks_in_time(monkeypatch: pytest.Monk
     assert [at - looks[0] for at in looks] == [number * LOOK_NS for number in range(6)]
 
 
-def test_nobody_is_handed_over_to_without_a_wish() -> None:
+def test_leadership_stays_without_another_preferred_leader() -> None:
     """Without a preferred leader, and where it leads already, leadership stays."""
     for preferred in (None, "n1"):
         bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred=preferred))

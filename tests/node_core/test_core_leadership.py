@@ -99,7 +99,7 @@ def test_the_old_leader_tells_of_a_handover_when_the_new_one_is_silent() -> None
     )
 
 
-def test_nothing_is_made_up() -> None:
+def test_leadership_history_without_records_has_an_unknown_reason() -> None:
     """Without records there is no reason; the same leader again is not called a move."""
     assert merged("g1", {"n1": []}, [], 10).reason == "unknown"
     again = {

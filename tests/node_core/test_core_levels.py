@@ -97,7 +97,7 @@ def test_a_snapshot_has_the_level_and_the_version_of_its_group(
     assert again.level == 1
 
 
-def test_a_program_that_reads_less_than_the_level_applies_nothing_of_its_range() -> None:
+def test_program_below_the_level_stops_before_its_range() -> None:
     """A replica of the former level stops at the record with status 76, whichever entries come in
     the same range."""
     log = raised(2).log

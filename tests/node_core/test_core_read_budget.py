@@ -145,7 +145,7 @@ def test_a_full_connection_does_not_keep_others_waiting() -> None:
     )
 
 
-def test_what_was_not_read_until_the_deadline_is_refused_and_not_called_empty() -> None:
+def test_read_without_budget_until_its_deadline_is_refused() -> None:
     bench = leading(Budget(0))
     waiting, polled, nothing = pull(bench), bench.poll(), pull(bench, offset=40)
     bench.turn(waiting, polled, nothing)
@@ -155,7 +155,7 @@ def test_what_was_not_read_until_the_deadline_is_refused_and_not_called_empty() 
     assert bench.done[nothing.token] == UNREAD
 
 
-def test_what_may_not_be_read_waits_beyond_the_poll_for_as_long_as_its_caller() -> None:
+def test_read_without_budget_waits_until_the_caller_deadline() -> None:
     """So a read that does not wait for messages may still wait for room. Nothing else waits
     longer."""
     bench = leading(budget := Budget(0))
@@ -181,7 +181,7 @@ def test_what_may_not_be_read_waits_beyond_the_poll_for_as_long_as_its_caller() 
     assert bench.done[again.token] == UNREAD and not bench.group.leader.polls.deadlines
 
 
-def test_what_was_found_empty_stays_empty() -> None:
+def test_queue_found_empty_is_answered_empty_without_budget() -> None:
     bench = leading(budget := Budget(1 << 30))
     assert len(bench.receive(n=40)) == 40
     call, read = bench.poll(), pull(bench, offset=40)

@@ -98,7 +98,7 @@ def isolate(story: Story) -> str:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -> None:
+def test_cut_off_leader_answers_no_stale_read(seed: int) -> None:
     """Every node is asked all the time, while leaders are cut off and come back, at whatever rates
     their clocks run: one that is cut off answers nothing."""
     story = Story(seed, rates=[(1, 1, 1), (0.6, 1.5, 1.5), (1.5, 0.6, 1.0)][seed % 3])
@@ -127,7 +127,7 @@ def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -
 
 @pytest.mark.parametrize("cut", [False, True], ids=["reached", "still cut off"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_leader_whose_machine_was_suspended_answers_nothing_old(seed: int, cut: bool) -> None:
+def test_suspended_leader_answers_no_stale_read(seed: int, cut: bool) -> None:
     """Its clock stood still meanwhile, so it takes itself for the leader that heard a majority a
     moment ago."""
     story = Story(seed)
@@ -169,7 +169,7 @@ class Counted(Cluster):
 
 
 @pytest.mark.parametrize("reads", [1, 64])
-def test_what_reads_that_come_together_cost(reads: int) -> None:
+def test_concurrent_reads_share_one_round_of_packets(reads: int) -> None:
     """A packet to and from each follower, a turn of each follower, and three of the leader, with
     which the calls and the answers come; 64 reads cost as much as one."""
     story = Story(1)

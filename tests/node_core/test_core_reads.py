@@ -54,7 +54,7 @@ def found(outcome: object) -> list[bytes]:
     return [bytes(decode_record(record).body) for record in outcome.records]
 
 
-def test_a_read_that_nobody_else_must_confirm_is_answered_in_its_turn() -> None:
+def test_read_of_a_lone_voter_is_answered_in_its_turn() -> None:
     """As in a group of one node."""
     bench = leading()
     bench.send("a")

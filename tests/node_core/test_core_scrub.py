@@ -152,9 +152,7 @@ def test_a_pass_goes_on_where_the_last_process_was(made: Path) -> None:
 
 
 @pytest.mark.parametrize("note", [b"", b"{}", b'{"crc32c":1}', "other log"])
-def test_a_note_that_says_nothing_of_this_log_is_not_believed(
-    made: Path, note: bytes | str
-) -> None:
+def test_scrub_note_of_another_log_is_ignored(made: Path, note: bytes | str) -> None:
     """Then everything counts as never read."""
     path = made / "g1" / "state" / SCRUB_FILE
     if isinstance(note, str):

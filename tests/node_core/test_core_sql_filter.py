@@ -204,7 +204,7 @@ trees = st.recursive(
 
 
 @given(trees, st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TEXTS)))
-def test_expressions_mean_what_the_tables_say(tree: Tree, properties: dict[str, str]) -> None:
+def test_sql_filter_equals_a_second_evaluator(tree: Tree, properties: dict[str, str]) -> None:
     """Every expression gives the verdict of a second evaluator, and a tag filter in front of it
     never hides a match."""
     expression = written(tree)
@@ -391,7 +391,7 @@ def test_mistakes_are_named_with_their_place(expression: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab1'()<>=!,. \n\t-+ANDORNTISIULé\x00\x02$_"), max_size=60))
-def test_whatever_comes_is_an_expression_or_a_mistake(text: str) -> None:
+def test_any_text_parses_or_fails_with_a_position(text: str) -> None:
     """Any text either parses or raises FilterError with a position in the text or directly after
     it."""
     try:

@@ -418,7 +418,7 @@ def compare(
 
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(40))
-def test_stages_that_are_left_out_would_have_changed_nothing(seed: int) -> None:
+def test_omitted_stages_leave_turn_outputs_equal(seed: int) -> None:
     """Leases, long polls, pulls, reads, timers, transactions, members, handovers, full disks."""
     compare(life, seed)
 

@@ -59,7 +59,7 @@ def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too
     assert bench.machine.delivery.in_flight == 0
 
 
-def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_waits(
+def test_statement_051_filter_without_matches_consumes_while_it_waits(
     bench: Bench,
 ) -> None:
     """Many messages without a match are passed over, in several scans, before the Receive is
@@ -102,7 +102,7 @@ def test_statement_055_a_lease_answered_to_a_dead_caller_is_given_back(bench: Be
 
 
 @pytest.mark.parametrize("what", ["group", "topic", "queue", "offset", "number"])
-def test_statement_062_a_handle_of_nothing_is_refused(bench: Bench, what: str) -> None:
+def test_statement_062_handle_with_a_wrong_part_is_refused(bench: Bench, what: str) -> None:
     """Any part of a handle that does not fit makes it invalid."""
     bench.send("a")
     (lease,) = bench.receive()
@@ -163,7 +163,7 @@ def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_li
     assert bench.ack(lease) == (False,)
 
 
-def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(
+def test_statement_072_terminated_client_returns_its_messages_after_a_second(
     bench: Bench,
 ) -> None:
     """Its waiting Receive ends too, and a client of the same name that comes back does not revive
@@ -237,7 +237,7 @@ def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
     assert len(other.receive(client="other")) == 1
 
 
-def test_failover_renews_only_what_a_living_node_vouches_for(bench: Bench) -> None:
+def test_failover_renews_only_leases_of_living_sessions(bench: Bench) -> None:
     """Leases of a node that died, and of a session that ended because its answer was lost, are not
     renewed, though their client lives."""
     bench.send("a", "b", "c")

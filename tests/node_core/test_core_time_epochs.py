@@ -135,7 +135,7 @@ CASES = list(itertools.product(JUMPS_MS, (False, True), ("", *STEPS), (False, Tr
 
 
 @pytest.mark.parametrize(("jump_ms", "fires", "restart", "snapshot"), CASES)
-def test_each_delayed_message_comes_once_whatever_happens_between(
+def test_delayed_message_fires_once_across_time_epochs_and_leaders(
     monkeypatch: pytest.MonkeyPatch, jump_ms: int, fires: bool, restart: str, snapshot: bool
 ) -> None:
     """Jumps shorter and longer than the wheel, with and without a timer that fires in them;

@@ -58,7 +58,7 @@ def test_a_topic_counts_the_messages_and_bytes_that_are_stored_in_it(b: Bench, c
     }
 
 
-def test_a_consumer_group_counts_what_it_gets_again_and_what_dies(b: Bench) -> None:
+def test_traffic_counts_redeliveries_and_dead_letters(b: Bench) -> None:
     """Bytes are those of the records; a message that is delivered twice counts twice, a dead letter
     once."""
     b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", 2),)))
@@ -166,7 +166,7 @@ def test_a_pulling_group_has_a_backlog(b: Bench) -> None:
     assert left(b, ("p", "t")) == Backlog(ready=2, lag=2)
 
 
-def test_counts_of_what_no_longer_exists_are_forgotten(
+def test_traffic_counts_of_deleted_topics_and_groups_are_dropped(
     b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that is deleted, and, once there are many, groups without a position."""

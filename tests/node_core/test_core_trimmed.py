@@ -47,7 +47,7 @@ def trimmed_bench() -> tuple[Bench, int]:
     return bench, begin_pos
 
 
-def test_what_lies_below_the_begin_is_done_for_every_group() -> None:
+def test_messages_below_the_begin_are_done_for_every_group() -> None:
     """Cursors move up, rows are removed, and the next receive gets the first kept message."""
     bench, begin_pos = trimmed_bench()
     machine = bench.machine

@@ -173,7 +173,7 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-def test_the_rules_name_metrics_that_exist_and_say_what_to_do() -> None:
+def test_alert_rules_name_declared_metrics_and_a_remedy() -> None:
     """Every metric and label is declared, and the sentences name labels that the alert has; summary
     and remedy are sentences."""
     for rule in rules():

@@ -345,7 +345,7 @@ class TestRendered:
             == 1800
         )
 
-    def test_secrets_are_read_by_the_group_and_written_by_nobody(self) -> None:
+    def test_chart_secrets_are_group_readable_only(self) -> None:
         found = profile("three")
         modes = {
             volume["name"]: volume["secret"]["defaultMode"]
@@ -530,7 +530,7 @@ class TestRendered:
             ("members.timeoutSeconds=1", "timeoutSeconds"),
         ],
     )
-    def test_values_that_cannot_work_are_refused_before_anything_is_installed(
+    def test_impossible_chart_values_are_refused_by_rendering(
         self, setting: str, said: str
     ) -> None:
         error = Rendered("--set", setting).error

@@ -238,7 +238,7 @@ def test_an_api_server_takes_every_object_and_every_upgrade(server: Server, name
         )
 
 
-def test_the_api_server_refuses_what_is_wrong(server: Server) -> None:
+def test_api_server_refuses_invalid_manifests(server: Server) -> None:
     """An unknown field, a value out of range, and a field that cannot change once it is stored."""
     rendered = profile("three")
     stateful = rendered["StatefulSet"]

@@ -41,7 +41,7 @@ def executable(expression: str) -> str:
     return re.sub(r"\$(?!__)\w+", ".*", expression).replace("$__rate_interval", "1m")
 
 
-def test_the_files_are_what_the_tables_say() -> None:
+def test_dashboard_files_equal_their_tables() -> None:
     """Written by `python deploy/grafana/dashboards.py`."""
     assert (
         {path.stem for path in (GRAFANA / "dashboards").iterdir()}
@@ -126,7 +126,7 @@ def test_the_configuration_of_prometheus_is_valid_and_loads_the_alerts() -> None
     assert f"{len(rules())} rules found" in done.stdout
 
 
-def test_the_compose_profile_mounts_what_the_files_name() -> None:
+def test_compose_profile_mounts_the_named_files() -> None:
     """Prometheus scrapes the HTTP port of every node under the job of the alerts, and Grafana finds
     it and the dashboards."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]

@@ -90,7 +90,7 @@ def of_the_client(file: str) -> bool:
 
 
 @pytest.mark.verify
-def test_the_client_imports_what_its_package_requires() -> None:
+def test_client_imports_only_required_packages_at_start() -> None:
     """No file of the client imports a module of an extra at its start, and only a few later."""
     core = modules_of(PROJECT["dependencies"])
     wrong = [

@@ -123,7 +123,7 @@ def test_peaks_that_no_tree_has(peaks: bytes) -> None:
         grow(1, peaks, entry(0))
 
 
-def test_what_is_no_file_of_entries_has_no_root() -> None:
+def test_malformed_entries_have_no_root() -> None:
     """Nothing, half an entry, a blank among the entries, and a size that no entry has."""
     with pytest.raises(ValueError, match="there is no entry"):
         EntriesTree().root()

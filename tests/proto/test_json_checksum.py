@@ -36,7 +36,7 @@ def test_only_the_same_value_has_the_checksum(value: dict[str, Any], data: st.Da
         opened({**tree, "crc32c": tree["crc32c"] ^ 1}, required=False)
 
 
-def test_a_file_of_a_former_version_has_none() -> None:
+def test_json_file_of_a_former_version_has_no_checksum() -> None:
     assert opened({"v": 1}, required=False) == {"v": 1}
     with pytest.raises(BadChecksum):
         opened({"v": 1})

@@ -37,7 +37,9 @@ def test_there_and_back(kind: Compression, body: bytes) -> None:
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=300), st.data())
-def test_nothing_else_is_taken(kind: Compression, garbage: bytes, data: st.DataObject) -> None:
+def test_malformed_compressed_body_is_refused(
+    kind: Compression, garbage: bytes, data: st.DataObject
+) -> None:
     """A body that is cut, has more behind it, or is no such frame at all."""
     body = bytes(range(200)) * 3
     packed = compress(body, kind)
@@ -87,7 +89,7 @@ def silent(body: bytes, kind: Compression) -> bytes:
 
 
 @given(st.sampled_from(KINDS), st.integers(1, 200), st.integers(0, 5_000), st.booleans())
-def test_the_length_is_bounded_before_anything_is_decompressed(
+def test_decompressed_length_is_bounded_in_advance(
     kind: Compression, pattern: int, count: int, states: bool
 ) -> None:
     """Exactly what the frame states; for a frame that states nothing, what its format allows, which

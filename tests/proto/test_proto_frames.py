@@ -104,7 +104,9 @@ def said(sequence: int, tag: str | None, keys: Any, user: Mapping[str, str]) -> 
 
 
 @given(TOPICS, st.integers(0, 2**48 - 41), MESSAGES)
-def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages: list[Any]) -> None:
+def test_native_frame_equals_the_unary_encoding(
+    topic: str, first: int, messages: list[Any]
+) -> None:
     """Entry by entry the bytes of the unary encoder, but for FLAG; and a node takes them as they
     are."""
     frame = built(topic, first, messages)
@@ -302,7 +304,7 @@ def test_names_and_limits() -> None:
         ({"properties": [{}, {"a": "x" * 20000}]}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ],
 )
-def test_a_builder_refuses_what_a_node_would(columns: dict[str, Any], code: Code) -> None:
+def test_frame_builder_refuses_messages_a_node_refuses(columns: dict[str, Any], code: Code) -> None:
     """With the node's code and the position, before anything is sent."""
     with pytest.raises(LedgerError, match="message 1 of the frame") as refused:
         FrameBuilder("t", TAG, PRODUCER, EPOCH).encode(0, 0, [b"a", b"b"], born_ms=1, **columns)
@@ -382,7 +384,7 @@ def sealed(frame: Frame, first_index: int = 40) -> Range:
 
 
 @given(TOPICS, MESSAGES, st.sampled_from(Compression))
-def test_consumers_read_what_was_sent(
+def test_consumers_read_the_sent_fields_of_a_frame(
     topic: str, messages: list[Any], compression: Compression
 ) -> None:
     """Bodies, ids, tags, keys and properties come back, compressed or not."""
@@ -496,7 +498,7 @@ def test_runs_are_the_frames_of_a_range(
     assert native_runs(entries, layout.record_columns(entries).flags) == expected
 
 
-def test_a_run_whose_ids_disagree_is_an_error() -> None:
+def test_native_run_with_inconsistent_ids_is_an_error() -> None:
     """A flag without the id is no frame: nothing that was checked looks so."""
     frame = FrameBuilder("t", TAG, 1, 0).encode(0, 0, [b"x"] * 3, born_ms=1)
     for sequence in (b"9", b"\x02"):

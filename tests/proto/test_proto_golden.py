@@ -125,7 +125,7 @@ def test_rocketmq_messages_are_read(text: str) -> None:
     assert decode(record.properties).tag == "TagA"
 
 
-def test_the_golden_log_is_what_the_format_says() -> None:
+def test_golden_log_equals_the_plain_encoder() -> None:
     """The committed file is what the plain encoder writes: its bytes change only with the
     format."""
     assert golden_entries.PATH.read_text() == golden_entries.text()

@@ -17,7 +17,7 @@ FRAMES: list[dict[str, Any]] = json.loads(golden_frames.PATH.read_text())
 LIMITS = {"queues": 8, "max_body_bytes": 4096, "max_entry_bytes": 8192}
 
 
-def test_the_file_is_what_the_plain_encoder_writes() -> None:
+def test_golden_frames_equal_the_plain_encoder() -> None:
     """Manual edits and format changes are detected."""
     assert golden_frames.PATH.read_text() == golden_frames.content()
 

@@ -18,7 +18,7 @@ from ledgermq.proto import host_port
         ("[::ffff:10.0.0.1]:9", "::ffff:10.0.0.1", 9),
     ],
 )
-def test_what_is_read_is_written_again(text: str, host: str, port: int) -> None:
+def test_host_port_text_survives_split_and_join(text: str, host: str, port: int) -> None:
     """A value has no brackets; the text has them where a port follows an IPv6 address."""
     assert host_port.split(text) == (host, port)
     assert host_port.joined(host, port) == text
@@ -61,7 +61,7 @@ def test_what_is_read_is_written_again(text: str, host: str, port: int) -> None:
         *("h:\u0661", "a,b:1", "h:1\n"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_host_port_is_refused(text: str) -> None:
     """Among it an IPv6 address without brackets, whose last group could be a port, and one with a
     zone."""
     with pytest.raises(ValueError):

@@ -127,7 +127,7 @@ def test_messages_without_keys_have_no_rows() -> None:
         assert len(key_columns(sealed([Draft("t", 0, b"\x02 KEYS\x01a\x02", b"", 1)] * count))) == 0
 
 
-def test_pieces_of_a_key_are_what_the_index_holds() -> None:
+def test_key_pieces_equal_the_indexed_keys() -> None:
     """Spaces part keys; nothing empty is one."""
     assert (
         pieces("a") == ["a"] and pieces(" a  b ") == ["a", "b"] and pieces("  ") == pieces("") == []
@@ -136,7 +136,7 @@ def test_pieces_of_a_key_are_what_the_index_holds() -> None:
     assert max(module._WIDTHS) <= 136
 
 
-def test_what_hardly_comes_twice_is_not_remembered() -> None:
+def test_hashes_of_message_keys_are_not_cached() -> None:
     """Ids and keys of messages are hashed and forgotten, by message and in vectors: a node that
     indexes for hours holds none of them."""
     before = java_hash.cache_info().currsize

@@ -278,7 +278,7 @@ def test_hosts() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 90, 91, 120])
-def test_decode_record_refuses_what_is_none(cut: int) -> None:
+def test_decode_record_refuses_malformed_records(cut: int) -> None:
     """A short, long or foreign record is a ValueError, never another exception or a wrong
     answer."""
     batch = encode_entries([Draft("topic", 0, b"body", b"TAGS\x01x\x02", 0)])

@@ -97,7 +97,7 @@ def test_order_and_bytes() -> None:
     )
 
 
-def test_what_rocketmq_shows_among_the_properties_of_a_delivered_message() -> None:
+def test_delivered_properties_include_those_rocketmq_adds() -> None:
     """The message group, and the id of a transactional message, under the names that consumers of
     RocketMQ read. A sender's own properties of these names stay its own, and nothing of it is
     stored."""
@@ -128,14 +128,14 @@ def test_the_priority_of_a_message() -> None:
     assert encode_message(message) == b"UNIQ_KEY\x01\x02PRIORITY\x010\x02__LMQ.U.PRIORITY\x015\x02"
 
 
-def test_exact_keys_only_where_joining_loses_something() -> None:
+def test_exact_keys_are_written_only_if_joining_is_ambiguous() -> None:
     """The exact list is written for a key with a space or an empty one, and only then."""
     assert encode(Fields(keys=("a", "b"))) == b"KEYS\x01a b\x02"
     assert encode(Fields(keys=("",))) == b'KEYS\x01\x02__LMQ.KEYS\x01[""]\x02'
     assert encode(Fields(keys=("a b",))) == b'KEYS\x01a b\x02__LMQ.KEYS\x01["a b"]\x02'
 
 
-def test_nothing_sent() -> None:
+def test_absent_fields_encode_as_an_empty_string() -> None:
     """No property at all is an empty string; an empty tag or group counts as not sent."""
     assert encode(Fields()) == b"" and decode(b"") == Fields()
     assert encode(Fields(tag="", message_group="", born_host="")) == b""
@@ -176,7 +176,7 @@ def test_the_length_field_is_respected() -> None:
     assert caught.value.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
 
 
-def test_reading_what_others_wrote() -> None:
+def test_properties_of_other_writers_are_tolerated() -> None:
     """A missing final 0x02 and pieces without a name separator are tolerated; RocketMQ's own
     properties are not shown as the user's."""
     assert decode(b"TAGS\x01T\x02k\x01v") == Fields(tag="T", user={"k": "v"})
@@ -185,7 +185,9 @@ def test_reading_what_others_wrote() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), TEXT), st.sets(st.sampled_from("abcdef")))
-def test_edited_properties_keep_what_is_not_named(stored: dict[str, str], named: set[str]) -> None:
+def test_edited_properties_keep_unnamed_ones_in_order(
+    stored: dict[str, str], named: set[str]
+) -> None:
     """Names that are put stand at the end with their new value, dropped ones are gone, all others
     keep value and order."""
     data = "".join(f"{name}\x01{value}\x02" for name, value in stored.items()).encode()

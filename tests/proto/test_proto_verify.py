@@ -130,7 +130,7 @@ def test_the_place_must_fit(count: int) -> None:
         assert refused(data, place).index == place[0]
 
 
-def test_nothing_is_not_a_range() -> None:
+def test_empty_bytes_are_not_a_range() -> None:
     """An empty range does not exist."""
     assert refused(b"").offset == 0
 
@@ -227,7 +227,7 @@ def test_overwritten_ranges_are_refused(count: int, noise: bytes, data: st.DataO
         assert refused(bad).offset <= at + len(noise)
 
 
-def test_the_error_says_what_is_good() -> None:
+def test_range_error_names_the_valid_prefix() -> None:
     """Everything before the named offset is a valid range."""
     data = entries(20)
     data[-1] ^= 1

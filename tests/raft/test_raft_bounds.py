@@ -162,7 +162,7 @@ def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, see
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", ["out", "in", "both"])
-def test_a_leader_cut_off_costs_one_election_per_cut_and_none_per_heal(way: str, seed: int) -> None:
+def test_cut_of_the_leader_costs_one_election_and_a_heal_costs_zero(way: str, seed: int) -> None:
     """The messages from a leader, to it, or both are lost repeatedly: each cut costs one election
     (a split vote adds a term), a heal none."""
     links = Links(seed)

@@ -153,8 +153,8 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "§5.5",
         "retries are idempotent",
         (
-            f"{HERE}.test_5_5_a_whole_conversation_again_changes_nothing",
-            f"{PAPER}.test_5_5_repeated_messages_change_nothing",
+            f"{HERE}.test_5_5_replayed_conversation_leaves_the_state_unchanged",
+            f"{PAPER}.test_5_5_repeated_messages_are_idempotent",
         ),
     ),
     (
@@ -201,9 +201,7 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "D §4.2.2",
         "removing the leader",
-        (
-            f"{MEMBERS}.test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_itself",
-        ),
+        (f"{MEMBERS}.test_4_2_2_removed_leader_leads_uncounted_until_the_commit",),
     ),
     ("D §4.2.3", "removed servers", (f"{MEMBERS}.test_4_2_3_removed_servers_cannot_disturb",)),
     (
@@ -217,14 +215,14 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "D §6.4.1",
         "no reads by a lease",
-        (f"{READS}.test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone",),
+        (f"{READS}.test_6_4_1_leader_with_a_stopped_clock_answers_no_read_by_recent_contact",),
     ),
     ("§6", "membership entries", (f"{HERE}.test_6_membership_entries_begin_with_a_proposal",)),
     (
         "§7",
         "a trimmed log",
         (
-            f"{TRIMMED}.test_a_follower_agrees_with_what_it_trimmed",
+            f"{TRIMMED}.test_follower_accepts_ranges_below_its_begin",
             "trimmed.txt",
             "left_behind.txt",
         ),
@@ -232,7 +230,7 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "§8",
         "a new leader learns what is committed",
-        (f"{HERE}.test_8_a_new_leader_knows_what_is_committed_with_its_first_entry",),
+        (f"{HERE}.test_8_new_leader_learns_the_commit_index_with_its_first_entry",),
     ),
     (
         "D §4.2.3",
@@ -248,7 +246,11 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "check-quorum",
         (f"{PAPER}.test_6_2_a_leader_without_a_quorum_steps_down", "check_quorum.txt"),
     ),
-    ("D §9.6", "pre-vote", (f"{PAPER}.test_9_6_a_pre_vote_changes_nobody", "partition.txt")),
+    (
+        "D §9.6",
+        "pre-vote",
+        (f"{PAPER}.test_9_6_pre_vote_leaves_term_vote_and_timer_unchanged", "partition.txt"),
+    ),
     (
         "D §10.2.1",
         "writing beside sending",
@@ -262,7 +264,7 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     CLAIMS,
     ids=[f"{section} {claim}" for section, claim, _ in CLAIMS],
 )
-def test_every_claim_is_held_by_something(
+def test_every_claim_names_a_test_that_cites_its_section(
     section: str, claim: str, held_by: tuple[str, ...]
 ) -> None:
     """The list above names tests and scenarios that exist, and at least one of them cites the
@@ -642,7 +644,7 @@ class Recorded(Scenario):
 
 
 @pytest.mark.parametrize("order", list(permutations(("n1", "n2", "n3"), 2)), ids="-".join)
-def test_5_5_a_whole_conversation_again_changes_nothing(order: tuple[str, str]) -> None:
+def test_5_5_replayed_conversation_leaves_the_state_unchanged(order: tuple[str, str]) -> None:
     """§5.5: two elections, pushes, rejections and commits; then every packet that was ever sent
     arrives once more, in order and then in reverse, and no log, vote, term, role or commit is
     another."""
@@ -717,7 +719,7 @@ def test_6_membership_entries_begin_with_a_proposal() -> None:
         raft.appended(Extent(1, 1, 2, 100, membership=True))
 
 
-def test_8_a_new_leader_knows_what_is_committed_with_its_first_entry() -> None:
+def test_8_new_leader_learns_the_commit_index_with_its_first_entry() -> None:
     """§8: a new leader has every committed entry and does not know which they are, until one of its
     own term commits. The departure: the core opens no term with a blank entry; its driver appends a
     term-start record, a message like any other."""

@@ -76,7 +76,7 @@ MEMBERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for pair in pairs
     ],
 )
-def test_a_bound_is_allowed_and_what_lies_beyond_is_refused(
+def test_configuration_at_a_bound_is_allowed_and_beyond_it_refused(
     kind: type[Any], allowed: dict[str, Any], refused: dict[str, Any]
 ) -> None:
     """A configuration that could never work is a ValueError before anything is built on it."""

@@ -91,7 +91,7 @@ def answers(raft: Core) -> list[AppendReply]:
 
 
 @pytest.mark.parametrize("begin", range(7))
-def test_no_answer_makes_a_leader_ask_about_what_it_trimmed(begin: int) -> None:
+def test_no_answer_makes_a_leader_probe_below_its_begin(begin: int) -> None:
     """Whatever a peer lacks: it is asked about entries that the log has, and needs a snapshot if it
     lacks others."""
 
@@ -119,7 +119,7 @@ def test_no_answer_makes_a_leader_ask_about_what_it_trimmed(begin: int) -> None:
         raft.check_invariants()
 
 
-def test_what_a_leader_reports_of_its_peers() -> None:
+def test_peer_progress_reports_place_silence_snapshot_need_and_restarts() -> None:
     """Where a peer is, once that is known; how long ago it was heard; that it needs a snapshot; and
     how often logs were compared anew."""
     raft = leading("b")

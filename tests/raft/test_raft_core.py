@@ -55,7 +55,7 @@ def messages(sender: str, to: str, term: int) -> list[Message]:
     ]
 
 
-def test_whose_messages_are_heard() -> None:
+def test_messages_are_heard_of_members_leaders_and_longer_candidates() -> None:
     """Those of members, voters or not. Of strangers those of a leader, unless another one leads
     their term, and of a candidate with a longer log, because an entry that is not here yet may have
     made them members. Nobody hears itself, or what is meant for others."""
@@ -93,7 +93,7 @@ def test_whose_messages_are_heard() -> None:
                 assert raft.concerns(asks) is heard_of, (known, asks)
 
 
-def test_a_leader_hears_those_whom_it_removed() -> None:
+def test_leader_hears_a_removed_member() -> None:
     """They have to learn of it; a stranger that never was a member is not heard."""
     raft = leading()
     change(raft, Change.REMOVE, "c")
@@ -108,7 +108,7 @@ def test_a_leader_hears_those_whom_it_removed() -> None:
     ]
 
 
-def test_every_stranger_is_counted_and_none_is_answered() -> None:
+def test_messages_of_strangers_are_counted_and_unanswered() -> None:
     raft = core([1])
     for message in messages("x", "b", 2):
         raft.step(message, 0)
@@ -217,7 +217,7 @@ def test_a_vote_for_another_does_not_matter_to_a_majority() -> None:
     assert (raft.term, raft.leader, raft.voted_for) == (2, "b", "c")
 
 
-def test_a_fenced_core_does_nothing_any_more() -> None:
+def test_fenced_core_ignores_messages_appointments_and_reads() -> None:
     """Neither for messages nor for the controller; it answers no read and sends nothing."""
     raft = leading()
     raft.read(7, LATER)
@@ -245,7 +245,7 @@ def test_a_fenced_core_does_nothing_any_more() -> None:
     assert (raft.term, raft.role, raft.appointment) == (2, Role.LEADER, None)
 
 
-def test_what_only_a_leader_knows() -> None:
+def test_leader_only_facts_are_empty_in_other_roles() -> None:
     """In other roles there is no peer, nothing is accepted, and the last contact is that of the
     leader that is followed."""
     raft = leading()
@@ -277,7 +277,7 @@ def test_what_only_a_leader_knows() -> None:
     assert raft.wake_at_ns(LATER) > LATER
 
 
-def test_a_leader_that_follows_the_rule_in_sync_knows_what_is_missing() -> None:
+def test_leader_in_sync_rule_counts_missing_replicas() -> None:
     raft = ha_core(None)
     assert raft.missing_isr(LATER) == 0
     raft.appointed(
@@ -293,7 +293,7 @@ def test_a_leader_that_follows_the_rule_in_sync_knows_what_is_missing() -> None:
     )
 
 
-def test_what_is_held_may_be_acknowledged_early_by_a_leader_alone() -> None:
+def test_held_index_allows_early_acknowledgement_on_a_leader_only() -> None:
     """Also if a quorum holds more than is committed, and when more is committed than it holds of
     this term."""
     raft = leading()
@@ -330,7 +330,7 @@ def test_a_flush_is_asked_for_once(asked: bool) -> None:
     assert not raft.stirred
 
 
-def test_a_leader_asks_its_peers_to_sync_what_it_syncs() -> None:
+def test_sync_of_a_leader_makes_its_entries_urgent() -> None:
     raft = leading()
     raft.appended(Extent(2, 2, 2, 100), urgent=False)
     assert raft.urgent_index == 1
@@ -436,7 +436,7 @@ def test_changes_are_proposed_to_leaders_and_due_to_them() -> None:
 
 
 @pytest.mark.parametrize("voters", [("a",), VOTERS])
-def test_a_new_leader_has_committed_nothing_of_its_term(voters: tuple[str, ...]) -> None:
+def test_new_leader_commits_with_its_first_own_entry(voters: tuple[str, ...]) -> None:
     """§5.4.2: alone, too; what it finds is committed with its first own entry."""
     raft = core([1, 1], voters=voters, commit=0)
     raft.tick(LATER)
@@ -453,7 +453,7 @@ def test_a_new_leader_has_committed_nothing_of_its_term(voters: tuple[str, ...])
 # What happens with every input
 
 
-def test_what_a_core_begins_with() -> None:
+def test_new_core_keeps_promises_and_rejects_a_contradictory_state() -> None:
     """The promise of an earlier life, from the first term on, and a state that contradicts
     nothing."""
     for term in (0, 1, 2):
@@ -525,7 +525,7 @@ def test_a_trim_forgets_the_members_that_no_entry_asks_for() -> None:
     assert len(raft.configurations.runs) == 1 and raft.members.nodes == (*VOTERS, "d", "e")
 
 
-def test_a_calm_core_has_nothing_to_say() -> None:
+def test_calm_core_has_empty_effects() -> None:
     raft = leading()
     raft.take(LATER)
     raft.take(LATER)
@@ -535,7 +535,7 @@ def test_a_calm_core_has_nothing_to_say() -> None:
     assert raft.take(LATER).role_changed is False, "it was told once"
 
 
-def test_times_of_inputs_are_those_of_what_follows() -> None:
+def test_silence_of_peers_is_counted_up_to_the_last_input() -> None:
     """Silences that an operator sees are counted up to the last input."""
     for number, act in enumerate((Core.read, Core.propose_members, Core.due_change, Core.take)):
         raft, now_ns = leading(), LATER + 70 * MS
@@ -555,7 +555,7 @@ def test_a_handover_wakes_its_leader_in_time() -> None:
     assert raft.wake_at_ns(LATER) == LATER + 3
 
 
-def test_a_new_leader_wants_everything_synced_and_holds_nothing() -> None:
+def test_new_leader_makes_its_log_urgent_and_forgets_held_entries() -> None:
     raft = core([1, 1])
     raft.log_state.held_index = raft.log_state.early_index = 1
     raft.tick(LATER)
@@ -564,7 +564,7 @@ def test_a_new_leader_wants_everything_synced_and_holds_nothing() -> None:
     assert (raft.urgent_index, raft.early_index, raft.log_state.held_index) == (2, -1, -1)
 
 
-def test_a_refused_write_takes_back_what_its_members_made_of_the_replica() -> None:
+def test_refused_write_of_members_restores_the_former_role() -> None:
     """A learner by an entry that could not be written is a voter again."""
     raft = core([1])
     members = Members(("b", "c"), frozenset("a"))
@@ -607,7 +607,7 @@ def test_late_answers_of_a_former_life_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("term", "stirs"), [(1, False), (2, True)])
-def test_answers_of_an_earlier_term_count_nothing(term: int, stirs: bool) -> None:
+def test_answers_of_an_earlier_term_are_ignored(term: int, stirs: bool) -> None:
     raft = leading("b")
     raft.appended(Extent(2, 2, 2, 100))
     raft.take(LATER)
@@ -668,7 +668,7 @@ def test_a_master_reviews_its_set_when_that_is_due_and_no_other_leader_does() ->
     assert review.due_ns == LATER + BEAT_NS
 
 
-def test_an_appointment_that_leaves_fewer_in_sync_commits_what_the_others_have() -> None:
+def test_smaller_in_sync_set_commits_entries_of_the_rest_at_once() -> None:
     """At once, and it counts as held, too."""
     raft = ha_core(None)
     raft.appointed(
@@ -683,7 +683,7 @@ def test_an_appointment_that_leaves_fewer_in_sync_commits_what_the_others_have()
     assert (raft.commit_index, raft.log_state.held_index) == (2, 2)
 
 
-def test_a_replica_whose_members_were_cut_rests_as_what_it_is_although_the_write_failed() -> None:
+def test_cut_of_members_restores_the_role_even_if_the_write_fails() -> None:
     """The entry that made it a voter was cut for a range that did not fit on the disk."""
     config = RaftConfig("a", ("b", "c"), 1, learners=frozenset("a"))
     raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(1), Random(1), 0, commit_index=1)
@@ -722,7 +722,7 @@ def test_a_replica_whose_members_were_cut_rests_as_what_it_is_although_the_write
     assert (raft.role, raft.members.voters) == (Role.LEARNER, ("b", "c"))
 
 
-def test_a_master_that_hears_nobody_reviews_its_set_as_soon_as_the_controller_answers() -> None:
+def test_isolated_master_reviews_its_set_when_the_controller_answers() -> None:
     raft = ha_core(None)
     raft.appointed(
         Appointment(generation=0, version=1, epoch=3, master="a", in_sync=ALL_IN_SYNC), LATER

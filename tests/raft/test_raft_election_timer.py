@@ -38,7 +38,7 @@ def timer(*, promised: bool = False) -> ElectionTimer:
 
 
 @pytest.mark.parametrize("promised", [False, True])
-def test_a_replica_begins_with_a_timeout_and_keeps_what_it_may_have_promised(
+def test_new_timer_runs_a_timeout_and_keeps_a_former_promise(
     promised: bool,
 ) -> None:
     made = timer(promised=promised)
@@ -51,7 +51,7 @@ def test_a_replica_begins_with_a_timeout_and_keeps_what_it_may_have_promised(
     assert (made.slack_ns(BEGIN_NS), made.lasts_until_ns(BEGIN_NS + 3)) == (0, BEGIN_NS + 3)
 
 
-def test_what_begins_a_new_timeout() -> None:
+def test_hearing_the_leader_begins_a_new_timeout_and_contact_alone_does_not() -> None:
     """Hearing the leader does, and it ends the excuse; knowing of contact alone does not; a
     postponement is added."""
     made = timer()

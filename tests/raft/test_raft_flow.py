@@ -208,7 +208,7 @@ def held_up(bytes_per_step: int) -> Group:
 
 
 @pytest.mark.parametrize("bytes_per_step", [20, 60, 90])
-def test_nothing_is_longer_on_its_way_to_a_slow_peer_than_a_shortest_election_timeout(
+def test_transit_to_a_slow_peer_stays_below_the_election_timeout(
     bytes_per_step: int,
 ) -> None:
     """So no heartbeat is either, which queues behind it; and the link carries all it can."""
@@ -223,7 +223,7 @@ def test_nothing_is_longer_on_its_way_to_a_slow_peer_than_a_shortest_election_ti
 
 
 @pytest.mark.parametrize("sync_steps", [0, 50, 200])
-def test_a_fast_link_is_filled_whatever_the_disk_at_its_end_does(sync_steps: int) -> None:
+def test_fast_link_is_filled_although_the_peer_syncs_slowly(sync_steps: int) -> None:
     """100 ms away, and syncs of up to a second: the window grows to all that is configured, for
     what counts is what arrives."""
     chance = Random(1)
@@ -263,7 +263,7 @@ def test_a_link_that_slows_down_and_recovers_is_followed_both_ways() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 40), st.integers(0, 1 << 62)), max_size=50))
-def test_whatever_is_confirmed_the_window_stays_between_its_bounds(
+def test_confirmations_keep_the_window_within_its_bounds(
     samples: list[tuple[int, int]],
 ) -> None:
     """Never nothing, never more than configured, and at most double by one answer."""

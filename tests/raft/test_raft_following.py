@@ -21,7 +21,7 @@ BEAT_NS = Timing().heartbeat_ns
 
 
 @pytest.mark.parametrize("verified", [False, True])
-def test_a_reader_is_announced_once_something_is_verified(verified: bool) -> None:
+def test_reader_is_announced_once_an_entry_is_verified(verified: bool) -> None:
     """Before that, an answer would claim a common entry that nothing showed; the next answer
     announces the reader."""
     raft = core([1])
@@ -34,7 +34,7 @@ def test_a_reader_is_announced_once_something_is_verified(verified: bool) -> Non
     assert said(raft, 0) == [], "it was announced already"
 
 
-def test_the_first_entry_alone_is_something_verified() -> None:
+def test_verified_first_entry_is_enough_to_announce_a_reader() -> None:
     raft = core()
     follow(raft, append(0, 0))
     raft.watch(True)
@@ -123,7 +123,7 @@ def test_a_canvass_waits_for_silent_nodes_for_one_heartbeat_period() -> None:
     )
 
 
-def test_changes_of_leadership_that_nobody_takes_are_bounded() -> None:
+def test_untaken_leader_changes_are_bounded_to_the_newest() -> None:
     """The newest ones stay."""
     raft = core([1])
     for term in range(2, 200):
@@ -133,7 +133,7 @@ def test_changes_of_leadership_that_nobody_takes_are_bounded() -> None:
     assert raft.election.take_changes() == ()
 
 
-def test_a_new_term_knows_nothing_of_the_handovers_of_an_earlier_one() -> None:
+def test_new_term_forgets_the_handover_failure_of_the_former() -> None:
     """Such as the reason why one failed."""
     raft = leader()
     raft.handovers.failure = "it did not take over"
@@ -180,7 +180,7 @@ def test_5_2_a_granted_vote_begins_a_new_timeout() -> None:
     assert raft.role is Role.CANDIDATE
 
 
-def test_a_follower_whose_members_change_rests_as_what_it_is_now() -> None:
+def test_follower_rests_in_the_role_of_its_committed_members() -> None:
     """A voter that the log makes a learner is one once that is certain, and the reverse."""
     raft = core([1])
     for index, members, role in (

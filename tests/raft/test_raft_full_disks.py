@@ -139,7 +139,7 @@ def test_full_disks_under_faults_break_no_invariant_and_cost_no_progress(seed: i
 
 @pytest.mark.parametrize("full", FULL, ids=lambda full: "".join(sorted(full)) or "none")
 @pytest.mark.parametrize("cause", sorted(HANDOVERS))
-def test_who_is_handed_over_to(full: frozenset[str], cause: Cause) -> None:
+def test_handover_prefers_voters_with_room_on_disk(full: frozenset[str], cause: Cause) -> None:
     """The leader `a` has two followers that keep up. Nobody gets a full node by asking while any
     voter has room; a leader that has to go hands over to a full one if there is no other."""
     raft = leading()
@@ -154,7 +154,7 @@ def test_who_is_handed_over_to(full: frozenset[str], cause: Cause) -> None:
     assert raft.transfer("b", cause, LATER, PATIENCE_NS) == (why if refused else None)
 
 
-def test_room_is_worth_nothing_in_a_voter_that_cannot_be_elected(
+def test_room_on_an_unelectable_voter_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one outside of the in-sync set of an HA group: it is no reason against a full node, and is
@@ -170,7 +170,7 @@ def test_room_is_worth_nothing_in_a_voter_that_cannot_be_elected(
     assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE_NS) is None
 
 
-def test_room_is_worth_nothing_in_a_successor_that_does_not_keep_up() -> None:
+def test_room_on_a_lagging_successor_is_ignored() -> None:
     """A leader that stops has no time for it."""
     raft = leading()
     for peer in raft.peers.values():

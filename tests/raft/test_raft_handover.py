@@ -92,7 +92,7 @@ def test_the_peer_with_most_on_stable_storage_is_the_best_successor() -> None:
     ("stage", "lacks", "keeps_up"),
     [(Stage.FLOWING, 0, True), (Stage.PROBING, 0, False), (Stage.FLOWING, 1, False)],
 )
-def test_a_peer_keeps_up_if_everything_is_under_way_to_it(
+def test_peer_keeps_up_if_the_whole_log_is_under_way_to_it(
     stage: Stage, lacks: int, keeps_up: bool
 ) -> None:
     raft = leading()
@@ -208,7 +208,7 @@ def test_a_target_is_told_again_with_every_heartbeat_period() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["received", "durable", "commit", ""])
-def test_a_target_is_told_when_everything_is_committed_and_durable_there(lacks: str) -> None:
+def test_timeout_now_waits_until_the_target_has_the_committed_log_durable(lacks: str) -> None:
     """Otherwise a caller would have to find out what became of its entry."""
     raft = leading()
     raft.appended(Extent(2, 2, 2, 100))

@@ -83,7 +83,7 @@ def test_the_replicated_index_counts_memory_and_the_commit_index_does_not() -> N
     raft.check_invariants()
 
 
-def test_a_lone_voter_holds_everything_at_once() -> None:
+def test_lone_voter_holds_entries_at_once_and_commits_after_its_sync() -> None:
     """Its own memory is the majority; commit still waits for its disk."""
     raft = core(voters=("a",))
     raft.tick(LATER)
@@ -121,7 +121,7 @@ def test_the_replicated_index_ends_with_the_leadership() -> None:
     assert raft.role is Role.FOLLOWER and raft.replicated_index == raft.commit_index == 1
 
 
-def test_a_peer_that_forgets_takes_nothing_back() -> None:
+def test_reborn_peer_leaves_the_held_index_in_place() -> None:
     """What was held by a majority was held; a reborn peer only stops counting for what comes."""
     raft = led(lazy=1)
     pushes(raft)
@@ -145,7 +145,7 @@ def test_a_peer_that_forgets_takes_nothing_back() -> None:
     raft.check_invariants()
 
 
-def test_ranges_say_what_is_waited_for() -> None:
+def test_ranges_carry_lazy_and_early_flags_of_their_entries() -> None:
     """A durable range is neither lazy nor early, one from memory is both; behind an urgent entry
     everything up to it is urgent."""
     raft = led()
@@ -158,7 +158,7 @@ def test_ranges_say_what_is_waited_for() -> None:
     assert {(m.lazy, m.early) for m in pushes(raft)} == {(False, True)}
 
 
-def test_a_heartbeat_asks_for_no_sync_of_what_nobody_waits_for() -> None:
+def test_heartbeat_keeps_lazy_entries_lazy_unless_one_is_urgent() -> None:
     """Entries from memory that a peer received and did not sync yet stay lazy, unless an urgent one
     is among them."""
     for lazy in (True, False):
@@ -206,7 +206,7 @@ def test_a_range_on_its_way_becomes_urgent_when_it_has_arrived() -> None:
     assert [(m.to, m.last_index, m.lazy) for m in pushes(raft)] == [("b", 2, False)]
 
 
-def test_what_the_leader_syncs_its_peers_sync_too() -> None:
+def test_sync_of_the_leader_asks_its_peers_to_sync() -> None:
     """Otherwise a lazy entry caught by an urgent sync would be durable on one node and wait
     everywhere else."""
     raft = led(lazy=1)
@@ -228,7 +228,7 @@ def test_a_new_leader_takes_all_it_finds_for_urgent() -> None:
     ]
 
 
-def test_a_follower_is_urgent_up_to_what_it_was_told() -> None:
+def test_urgent_index_of_a_follower_follows_the_leader_and_cuts() -> None:
     """A lazy range leaves it in peace, a later heartbeat or range does not; refused and cut entries
     leave nothing behind."""
     raft = core()

@@ -86,7 +86,7 @@ def test_a_leader_appends(urgent: bool) -> None:
     }
 
 
-def test_a_follower_appends_what_its_driver_reports() -> None:
+def test_follower_verifies_a_range_once_its_write_is_reported() -> None:
     """The range counts as verified once it is written, and not before. Writes are handed out
     once."""
     made = log(verified=3)
@@ -99,7 +99,7 @@ def test_a_follower_appends_what_its_driver_reports() -> None:
     assert made.take_writes() == (None, None)
 
 
-def test_a_report_does_not_lower_what_is_verified() -> None:
+def test_write_report_never_lowers_the_verified_index() -> None:
     made = log()
     made.merge(4, 5, 2)
     made.take_writes()
@@ -154,7 +154,7 @@ def cuts_and_appends() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("durable", [NO_INDEX, 0, END])
-def test_a_sync_covers_what_was_not_cut_since_it_began(durable: int) -> None:
+def test_sync_covers_entries_not_cut_since_it_began(durable: int) -> None:
     """Whatever replaced the cut entries was written after the sync began, also if it has the same
     term."""
     for cuts in cuts_and_appends():
@@ -174,7 +174,7 @@ def test_a_sync_covers_what_was_not_cut_since_it_began(durable: int) -> None:
         assert made.covered_by_sync(2, END) == END, "a later sync covers all that is there"
 
 
-def test_what_the_log_contributes_to_a_quorum() -> None:
+def test_quorum_claims_are_durable_and_for_followers_verified() -> None:
     """A leader what is durable; a follower no more than it verified against this leader."""
     for durable, verified in product(INDEXES, repeat=2):
         made = log(durable=durable, verified=verified)
@@ -220,7 +220,7 @@ def test_verified_only_rises_until_the_leader_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("begin", range(1, END + 1))
-def test_a_trim_takes_only_what_was_committed(begin: int) -> None:
+def test_trim_above_the_commit_index_is_an_assertion(begin: int) -> None:
     """The entry before the begin was committed; of what lies before that one, only this is
     known."""
     for commit in INDEXES:
@@ -236,7 +236,7 @@ def test_a_trim_takes_only_what_was_committed(begin: int) -> None:
         )
 
 
-def test_a_new_leader_syncs_everything_and_reports_nothing_early() -> None:
+def test_begin_leading_makes_the_log_urgent_and_clears_early_indexes() -> None:
     made = log(urgent=1, early=2)
     made.hold(2)
     made.begin_leading()

@@ -61,7 +61,9 @@ def test_an_empty_view_answers_below_every_real_term() -> None:
     [(3, 3, 2), (1, 1, 2), (2, 1, 2), (2, 2, 0)],
     ids=["gap", "overlap", "backwards", "term falls"],
 )
-def test_what_does_not_continue_the_log_is_an_assertion(first: int, last: int, term: int) -> None:
+def test_append_with_gap_overlap_or_falling_term_is_an_assertion(
+    first: int, last: int, term: int
+) -> None:
     """Gaps, overlaps and falling terms never get in."""
     view = LogView([(0, 1)], 1)
     with pytest.raises(AssertionError):
@@ -121,7 +123,7 @@ def expected(begin: int, terms: list[int]) -> list[object]:
     return [begin, end, own.get(end, -1), [known.get(index) for index in indexes], runs, found]
 
 
-def test_what_contradicts_itself_is_an_assertion() -> None:
+def test_contradictory_runs_are_an_assertion() -> None:
     """A run behind the end, and a last run that does not follow the one before it."""
     with pytest.raises(AssertionError):
         LogView([(0, 1), (6, 2)], 5)

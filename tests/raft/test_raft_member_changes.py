@@ -51,7 +51,7 @@ SILENT = list(chain.from_iterable(combinations("bc", count) for count in range(3
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 @pytest.mark.parametrize("in_sync", [("a",), ("a", "b"), VOTERS])
-def test_who_leaves_the_in_sync_set_before_the_voters(
+def test_removed_or_lost_voter_leaves_the_in_sync_set_first(
     minimum: int, in_sync: tuple[str, ...]
 ) -> None:
     """A member of the set is first taken out of it, which begins unless too few would remain in it,
@@ -141,7 +141,7 @@ def test_a_majority_needs_most_of_the_new_voters(silent: tuple[str, ...]) -> Non
             )
 
 
-def test_what_has_to_end_before_a_change() -> None:
+def test_change_waits_for_handover_own_commit_and_former_change() -> None:
     """A handover, the commit of an entry of this term, and the change before."""
     raft = leading()
     raft.transfer("b", Cause.OPERATOR, LATER, 1_000)
@@ -174,7 +174,7 @@ def appointed(minimum: int, epoch: int = 3, *silent: str) -> Core:
 
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", [kind for kind in Change if kind is not Change.RULE])
-def test_what_an_appointed_master_may_change_before_it_has_committed_anything(
+def test_appointed_master_without_a_commit_may_return_a_directory_or_set_minimum(
     kind: Change, pending: bool
 ) -> None:
     """It takes back a directory, which first leaves the in-sync set, and another minimum;
@@ -245,7 +245,7 @@ LAGS = ["", "probing", "suspect", "unsent", "silent", "received"]
 
 
 @pytest.mark.parametrize("lag", LAGS)
-def test_who_has_caught_up(lag: str) -> None:
+def test_caught_up_means_all_but_the_newest_entries_under_way(lag: str) -> None:
     """A learner that is to vote, and every voter when the rule is to change: everything is under
     way to it but the newest entries."""
     for promoted in (True, False):

@@ -326,7 +326,7 @@ def test_4_2_1_provisional_copies_do_not_count() -> None:
     assert raft.commit_index == 2
 
 
-def test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_itself() -> None:
+def test_4_2_2_removed_leader_leads_uncounted_until_the_commit() -> None:
     """§4.2.2: it manages a cluster that does not include itself, then hands over, or steps down."""
     raft = leading()
     assert change(raft, Change.REMOVE, "a") is None
@@ -374,7 +374,7 @@ def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
     assert raft.take_changes()[-1].reason.cause is Cause.REMOVED
 
 
-def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
+def test_4_2_2_voter_under_removal_acts_until_the_removal_is_committed() -> None:
     """§4.2.2: until the entry is committed, its candidate and its vote may be what the others need;
     from then on it is at rest."""
     view = LogView([(0, 0), (1, 1)], 2)
@@ -406,7 +406,7 @@ def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
     assert (certain.role, said(certain)) == (Role.LEARNER, [])
 
 
-def test_4_2_2_who_was_removed_hears_of_it() -> None:
+def test_4_2_2_removed_member_is_notified_for_an_election_timeout() -> None:
     """The leader still notifies it for the longest election timeout after the first heartbeat
     behind the commit, then forgets it."""
     raft = leading()
@@ -428,7 +428,7 @@ def test_4_2_2_who_was_removed_hears_of_it() -> None:
     assert raft.refused["stranger"] == 1
 
 
-def test_4_2_2_who_was_added_again_stays_and_hears_of_its_next_removal() -> None:
+def test_4_2_2_readded_member_stays_and_is_notified_of_its_next_removal() -> None:
     """An earlier removal counts no longer: a member is never forgotten, and after another removal
     it has the whole time to hear of it."""
     raft, beats = leading(), iter(range(1, 100))
@@ -510,7 +510,7 @@ def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(
     assert raft.refused["no-voter"] == int(not granted)
 
 
-def test_4_1_a_former_directory_does_not_vote_for_who_asks_the_present_one() -> None:
+def test_4_1_former_directory_ignores_requests_to_the_present_one() -> None:
     """§4.1: to that candidate they are different servers; the directory it asks may have voted in
     this term already."""
     runs = [(-1, ABC)]
@@ -599,7 +599,7 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
     assert isinstance(raft.propose_members(due, LATER), Members)
 
 
-def test_answers_of_the_lost_directory_promote_nobody() -> None:
+def test_answers_of_a_lost_directory_promote_no_learner() -> None:
     """An answer that was in flight when the new directory was accepted lacks the entry that names
     the directory; only the new directory has it."""
     raft = leading()
@@ -735,7 +735,7 @@ def returned(*runs: tuple[int, Members], commit: int) -> Core:
 
 @pytest.mark.parametrize("before", [{}, {"a": "a1"}])
 @pytest.mark.parametrize("kind", [Change.RETURN, Change.DEMOTE])
-def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(
+def test_4_1_new_directory_does_not_vote_until_its_entry_is_committed(
     kind: Change, before: dict[str, str]
 ) -> None:
     """§4.1: until the entry that ends its old promises is committed, a candidate without that entry

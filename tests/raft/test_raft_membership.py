@@ -171,7 +171,7 @@ RUNS = [(index, Members(("a", f"n{index}"))) for index in (4, 6, 9)]
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("cut", range(11))
-def test_what_is_cut_off_takes_its_members_with_it(count: int, cut: int) -> None:
+def test_truncation_removes_the_configurations_behind_the_cut(count: int, cut: int) -> None:
     """Except for the first: those members were true before the log, or their entry is committed."""
     known = Configurations(RUNS[:count])
     runs = [RUNS[0], *[run for run in RUNS[1:count] if run[0] < cut]]
@@ -214,7 +214,9 @@ def standing(mine: str, before: State, latest: State, *, pending: bool, met: boo
 @pytest.mark.parametrize("mine", ["", "1"])
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("met", [False, True])
-def test_what_members_make_of_a_replica(mine: str, pending: bool, met: bool) -> None:
+def test_members_determine_role_vote_and_counting_of_a_replica(
+    mine: str, pending: bool, met: bool
+) -> None:
     """Its copy counts only if its loss would be noticed. A voter is needed until its removal is
     committed, a learner may have become a voter once its entry is, and a directory that others do
     not mean promises nothing for the one that they mean."""
@@ -260,7 +262,7 @@ def test_what_members_make_of_a_replica(mine: str, pending: bool, met: bool) -> 
             ), (before, latest, asked_as)
 
 
-def test_a_replica_is_what_the_latest_entry_makes_of_it() -> None:
+def test_latest_configuration_determines_the_replica() -> None:
     """An appended entry is in effect at once, one that is cut off no longer is, and an admission
     lasts."""
     found = standing("1", ("voter", ""), ("learner", ""), pending=True, met=False)

@@ -134,7 +134,7 @@ def test_without_a_range_news_for_a_reader_goes_when_its_time_is_over_and_once()
     assert leader.said() == [] and leader.core.wake_at_ns(leader.now_ns) > leader.now_ns + NEWS_NS
 
 
-def test_later_news_does_not_put_off_what_waits() -> None:
+def test_later_commit_news_does_not_delay_waiting_news() -> None:
     """If a group commits more often than the delay, a peer that gets no range is still notified in
     time."""
     leader = Leader()

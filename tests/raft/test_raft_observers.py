@@ -34,7 +34,7 @@ def observed() -> Core:
     return raft
 
 
-def test_an_observers_copy_commits_nothing_and_nothing_waits_for_it() -> None:
+def test_copy_of_an_observer_neither_counts_for_nor_delays_commit() -> None:
     """The leader and the observer are no majority; two voters are one, however far back the
     observer is."""
     raft = observed()
@@ -86,7 +86,7 @@ def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
     assert objection is not None and "no voter" in objection
 
 
-def test_a_follower_knows_what_the_leader_said_last() -> None:
+def test_last_contact_holds_end_and_commit_of_the_latest_round() -> None:
     """Its end and its commit index, by its own word, whether or not the logs agree; never by a
     message that was overtaken."""
     raft = core()
@@ -122,7 +122,7 @@ def test_never_more_than_the_pace_and_one_range(rate: int, tries: list[tuple[int
         assert pushed <= rate * now / SECOND_NS + rate / 4 + largest + 1
 
 
-def test_a_pace_of_nothing_is_no_limit_and_a_debt_is_paid() -> None:
+def test_zero_pace_is_unlimited_and_overdraft_is_paid_back() -> None:
     """One large entry goes, and then nothing until it is made up for."""
     assert Timing(observer_bytes_per_s=0).observer_pace() is None
     pace = Timing(observer_bytes_per_s=1000).observer_pace()
@@ -131,7 +131,7 @@ def test_a_pace_of_nothing_is_no_limit_and_a_debt_is_paid() -> None:
     assert pace.available(9 * SECOND_NS) < 1 <= pace.available(10 * SECOND_NS)
 
 
-def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> None:
+def test_push_to_an_observer_is_limited_by_its_pace() -> None:
     """Heartbeats continue; the remaining entries come with later ones."""
     with pytest.raises(ValueError, match="must not be negative"):
         Timing(observer_bytes_per_s=-1)

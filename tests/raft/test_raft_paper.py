@@ -341,7 +341,7 @@ def test_5_3_entries_already_there_are_kept() -> None:
     assert raft.log.end_index == 4
 
 
-def test_5_3_a_follower_commits_only_what_it_verified() -> None:
+def test_5_3_follower_commits_up_to_its_verified_index() -> None:
     """§5.3, figure 2: commit = min(leader's commit, last new entry): a heartbeat never commits an
     old tail of our own."""
     raft = core([1, 1, 1], term=1)
@@ -409,7 +409,7 @@ def test_5_4_2_old_terms_are_not_committed_by_counting() -> None:
     assert raft.commit_index == 3
 
 
-def test_5_5_repeated_messages_change_nothing() -> None:
+def test_5_5_repeated_messages_are_idempotent() -> None:
     """§5.5: RPCs are idempotent: the same append and the same reply twice leave the same state."""
     raft = core([1], term=1)
     for _ in range(2):
@@ -434,7 +434,7 @@ def test_5_5_repeated_messages_change_nothing() -> None:
         assert (lead.peers["b"].received, lead.peers["b"].next_index) == (2, 3)
 
 
-def test_9_6_a_pre_vote_changes_nobody() -> None:
+def test_9_6_pre_vote_leaves_term_vote_and_timer_unchanged() -> None:
     """Dissertation §9.6: answering a pre-vote neither raises the term nor spends the vote nor
     resets the timer."""
     raft = core([1])

@@ -94,7 +94,7 @@ def test_ballots_in_every_state(votes: dict[str, bool | None]) -> None:
 
 
 @pytest.mark.parametrize("own, b, c", list(product(range(3), repeat=3)))
-def test_what_a_quorum_has_reached(own: int, b: int, c: int) -> None:
+def test_quorum_reaches_the_index_of_its_rule(own: int, b: int, c: int) -> None:
     """The copies of two of three, of all, or of the in-sync set. A provisional copy and an unknown
     peer count as no copy."""
     copies = {"b": peer("b", durable=b), "c": peer("c", durable=c)}
@@ -285,7 +285,7 @@ def test_a_master_that_steps_down_lets_the_others_campaign_first() -> None:
     assert pauses == {Rule.MAJORITY: 0, Rule.ALL: 0, Rule.IN_SYNC: LONGEST_NS}
 
 
-def test_who_may_campaign() -> None:
+def test_replica_in_the_agreed_set_may_campaign() -> None:
     """Under the rule of the set, a member of it, with the directory that was agreed on; everyone
     before the first agreement."""
     assert (
@@ -303,7 +303,7 @@ def test_who_may_campaign() -> None:
     assert policy(Rule.MAJORITY).objection_to("c") is policy(Rule.ALL).objection_to("c") is None
 
 
-def test_what_an_early_acknowledgement_rests_on() -> None:
+def test_early_claim_is_memory_of_a_quorum_or_the_own_disk() -> None:
     """The memory of a quorum; under `ack_async` the master's own disk, and never memory."""
     copies = {"b": peer("b", received=4), "c": peer("c", received=6)}
     for rule, reached in ((Rule.MAJORITY, 6), (Rule.ALL, 4), (Rule.IN_SYNC, 4)):
@@ -329,7 +329,7 @@ def test_a_change_that_could_not_be_committed_is_refused(there: int, leaves: boo
         assert (said is None) is (not leaves or there >= minimum)
 
 
-def test_a_refused_change_names_who_cannot_be_heard() -> None:
+def test_refused_change_names_the_silent_voters() -> None:
     said = policy(Rule.MAJORITY).would_stall(VOTERS, ("a",), leaves=True)
     assert said is not None and "b, c cannot be heard" in said and "a, b, c" in said
     assert "there are no others" in str(
@@ -350,7 +350,7 @@ def test_the_rule_changes_only_with_every_voter_in_sync() -> None:
     )
 
 
-def test_what_distinguishes_the_rules() -> None:
+def test_rules_differ_in_election_stored_leader_and_pull() -> None:
     """Who elects, whether a followed leader is stored like a vote, and who pulls."""
     kinds = {
         Rule.MAJORITY: (Majority, False, False),

@@ -44,7 +44,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("begin", range(END + 2))
-def test_nothing_before_the_begin_of_the_log_is_asked_about_or_pushed(begin: int) -> None:
+def test_peer_below_the_begin_is_probed_from_the_begin(begin: int) -> None:
     """A peer that has the entry before the begin goes on; any other is asked about the begin, and
     what is under way to it is given up."""
     for stage, received, next_index in STATES:
@@ -68,7 +68,7 @@ def test_nothing_before_the_begin_of_the_log_is_asked_about_or_pushed(begin: int
         ), "what it confirmed still counts"
 
 
-def test_a_peer_that_starts_over_has_confirmed_nothing() -> None:
+def test_restarted_peer_equals_a_fresh_one() -> None:
     """Losses that answers to earlier rounds report are known, and its time without progress begins
     now."""
     for stage, received, next_index in STATES:
@@ -81,7 +81,7 @@ def test_a_peer_that_starts_over_has_confirmed_nothing() -> None:
         assert state_of(peer) == state_of(fresh)
 
 
-def test_of_a_new_peer_nothing_is_known() -> None:
+def test_new_peer_is_probed_with_one_optimistic_range() -> None:
     """It is asked at once, one optimistic range may go to it, and it is taken for one that
     pulls."""
     window = Window(Timing())
@@ -108,7 +108,7 @@ def test_of_a_new_peer_nothing_is_known() -> None:
     )
 
 
-def test_answers_that_nobody_took_yet_outlive_the_next_round() -> None:
+def test_untaken_read_answers_outlive_the_next_round() -> None:
     reads = Reads()
     for token in (1, 2):
         reads.ask(token, leads=True)
@@ -183,7 +183,7 @@ def ranges(received: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("received", range(-1, END + 1))
-def test_what_is_received_is_no_longer_under_way_and_what_was_lost_is_sent_again(
+def test_answer_retires_received_ranges_and_resends_lost_ones(
     received: int,
 ) -> None:
     """A range is lost if a message that was sent after it was answered without it. Nothing that was
@@ -258,7 +258,7 @@ def test_a_probe_that_is_refused_steps_back_by_terms() -> None:
         }  # fmt: skip
 
 
-def test_a_log_that_was_never_trimmed_leaves_nobody_behind() -> None:
+def test_untrimmed_log_leaves_no_peer_behind() -> None:
     """The question is then about no entry at all, and whoever refuses that is asked again."""
     peer = Peer("b", 0, 0, Window(Timing()))
     peer.rejected(answer(-1, round_=1, rejected=True, hint=-1), LogView([(0, 1)], END), ROUND)
@@ -287,7 +287,7 @@ def test_a_range_that_is_refused_is_sent_again_and_then_all_is_asked_anew(suspec
     )
 
 
-def test_a_new_boot_id_confirms_nothing_of_the_former_life() -> None:
+def test_new_boot_id_drops_confirmations_and_answers_of_the_former() -> None:
     """And late answers of the former one speak for nobody, unless it answers something that was
     sent after it was replaced."""
     peer, _ = sent(3, (5,))
@@ -326,7 +326,7 @@ def test_so_many_former_lives_are_known() -> None:
     assert peer.admit(answer(-1, boot_id=1, round_=0), 0)
 
 
-def test_a_life_that_came_again_is_forgotten_after_those_that_were_replaced_before_it() -> None:
+def test_recurring_boot_id_is_forgotten_after_earlier_replaced_ones() -> None:
     """When there are too many to remember."""
     peer = Peer("b", 0, 0, Window(Timing()))
     for round_, boot_id in enumerate((0, 1, 0, *range(2, RETIRED_BOOTS + 2))):
@@ -340,7 +340,7 @@ def test_an_answer_to_no_round_is_one_of_the_present_life() -> None:
 
 
 @pytest.mark.parametrize("ago_ns", [9, 10])
-def test_what_every_answer_says(ago_ns: int) -> None:
+def test_answer_updates_contact_leaving_watched_and_provisional(ago_ns: int) -> None:
     """When it was heard, whether it leaves, whether a reader waits there, and whether its copy
     counts; an old answer is no later round. After a silence its progress is measured anew."""
     for provisional, received in product((False, True), (3, 4)):
@@ -372,7 +372,7 @@ def message(round_: int, *, commit: int = -1, quiet: bool = False, lazy: bool = 
     )
 
 
-def test_what_a_peer_was_sent() -> None:
+def test_asked_raises_sent_commit_and_urgent_index() -> None:
     """The greatest commit index that it can follow, and the last entry that it was to sync at once;
     earlier messages change nothing."""
     peer = Peer("b", 4, 0, Window(Timing()))
@@ -388,7 +388,7 @@ def test_what_a_peer_was_sent() -> None:
         )
 
 
-def test_what_a_peer_lacks() -> None:
+def test_peer_lacks_sync_word_or_commit_news() -> None:
     """A word to sync at once for what it received, and the news of commits for a reader, if nothing
     is under way that could tell it."""
     for stage, received, durable, told, index, watched, underway in product(
@@ -452,7 +452,7 @@ def test_when_a_removed_peer_is_forgotten() -> None:
     ]
 
 
-def test_who_is_stalled() -> None:
+def test_answering_peer_without_progress_is_stalled() -> None:
     """A peer that answers, lacks something that the log has, and received nothing for a time."""
     for lacks, snapshot, progress_ago, contact_ago in product(
         (False, True), (False, True), (99, 100), (9, 10)
@@ -468,7 +468,7 @@ def test_who_is_stalled() -> None:
         assert peer._progress_ns == (NOW_NS - progress_ago if lacks and not snapshot else NOW_NS)
 
 
-def test_a_peer_with_another_directory_has_confirmed_nothing() -> None:
+def test_renamed_peer_is_provisional_without_confirmations() -> None:
     peer, _ = sent(3, (5,))
     peer.rename(4, ROUND)
     assert (peer.named_at, peer.provisional, peer.received, peer.durable, peer.rewound_round) == (
@@ -480,7 +480,7 @@ def test_a_peer_with_another_directory_has_confirmed_nothing() -> None:
     )
 
 
-def test_a_push_is_what_the_peer_asked_for() -> None:
+def test_push_answers_the_ask_and_is_under_way() -> None:
     peer, _ = sent(1, ())
     peer.asks = True
     peer.pushed(Extent(2, 4, 2, 30), 7, NOW_NS)

@@ -225,7 +225,7 @@ def test_6_4_which_answer_confirms_that_the_leader_still_leads(which: str) -> No
 
 @pytest.mark.parametrize("voters", range(1, 6))
 @pytest.mark.parametrize("removed", [False, True])
-def test_6_4_whose_answers_are_enough(voters: int, removed: bool) -> None:
+def test_6_4_answers_of_a_voter_majority_confirm_a_read(voters: int, removed: bool) -> None:
     """§6.4: those of a majority of the voters, the leader included unless it was removed; every set
     of answers."""
     names = tuple("abcde"[:voters])
@@ -247,7 +247,7 @@ def test_6_4_whose_answers_are_enough(voters: int, removed: bool) -> None:
 
 
 @pytest.mark.parametrize("rule", list(Rule))
-def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(rule: Rule) -> None:
+def test_6_4_read_quorum_of_every_rule_intersects_its_electors(rule: Rule) -> None:
     """§6.4: under the rule MAJORITY a majority, otherwise each voter; in an HA group each of the
     in-sync set, from which the next master is taken, and each that the master wishes to add,
     because the controller may have agreed to that."""
@@ -279,7 +279,7 @@ def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(r
         )
 
 
-def test_6_4_the_only_voter_asks_nobody() -> None:
+def test_6_4_lone_voter_answers_a_read_without_a_message() -> None:
     """§6.4: a majority of one, whoever else copies; the answer needs no message."""
     raft = leading(voters=("a",))
     assert change(raft, Change.ADD, "d", "d1") is None
@@ -289,7 +289,7 @@ def test_6_4_the_only_voter_asks_nobody() -> None:
     assert effects.reads == ((7, 2),) and effects.messages == ()
 
 
-def test_6_4_a_round_is_a_message_to_each_whose_answer_counts() -> None:
+def test_6_4_read_round_is_one_message_to_each_counted_voter() -> None:
     """§6.4, counted: two messages in a group of three, however many reads they serve; none to
     learners and observers."""
     raft = with_others()
@@ -318,7 +318,7 @@ def test_6_4_a_lost_round_is_made_good_by_the_next_heartbeat() -> None:
     assert raft.take(due_ns).reads == ((7, 1),)
 
 
-def test_6_4_reads_put_off_nothing_that_a_leader_does_with_its_heartbeats() -> None:
+def test_6_4_frequent_reads_delay_no_heartbeat_and_no_restart_of_a_stalled_peer() -> None:
     """However often something is read: heartbeats keep their period, also to those whom no round
     asks, and a peer that answers without progress is compared anew."""
     raft = leading()
@@ -341,7 +341,7 @@ def test_6_4_reads_put_off_nothing_that_a_leader_does_with_its_heartbeats() -> N
     assert raft.restarts["c"] > 0
 
 
-def test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone() -> None:
+def test_6_4_1_leader_with_a_stopped_clock_answers_no_read_by_recent_contact() -> None:
     """§6.4.1 proposes reads by a lease. A machine that was suspended does not know that its lease
     is over: what it read would be old. So contact, however recent by its own clock, answers no
     read; and what waited in a buffer meanwhile was sent before the round."""
@@ -382,7 +382,7 @@ def restarted(term: int, now_ns: int) -> Core:
     )
 
 
-def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
+def test_6_4_1_restarted_voter_withholds_its_vote_for_a_timeout() -> None:
     """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a
     leader until it stopped, and does not remember it. A first start promised nothing, and a
     handover is requested by the leader itself."""
@@ -406,7 +406,7 @@ def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
     assert said(raft) == [VoteReply(sender="a", to="b", term=9, pre=False, granted=True)]
 
 
-def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() -> None:
+def test_6_4_1_voter_that_heard_its_leader_refuses_others_for_a_timeout() -> None:
     """§4.2.3, and §6.4.1 for leaders of earlier releases: so nobody deposes a leader that a
     majority hears."""
     raft = core([1])

@@ -83,9 +83,7 @@ def test_a_follower_that_was_late_itself_does_not_campaign_before_it_listened() 
     assert raft.wake_at_ns(read_ns) >= read_ns + SHORTEST
 
 
-def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_than_a_timeout() -> (
-    None
-):
+def test_late_follower_waits_for_its_lateness_up_to_a_timeout() -> None:
     for late_ns in (BEAT, 250 * MS, 60_000 * MS):
         raft, now_ns = following()
         woken_ns = raft.wake_at_ns(now_ns) + late_ns
@@ -123,7 +121,7 @@ def test_a_follower_that_is_always_late_campaigns_the_second_time() -> None:
     assert raft.role is Role.CANDIDATE
 
 
-def test_a_follower_whose_tick_is_almost_on_time_campaigns_at_once() -> None:
+def test_tick_less_than_a_heartbeat_late_campaigns_at_once() -> None:
     """Less than a heartbeat period is no lateness: nothing is lost on a machine with processors to
     spare."""
     raft, now_ns = following()
@@ -151,7 +149,7 @@ def test_a_leader_that_was_late_itself_still_steps_down() -> None:
 
 
 @pytest.mark.parametrize("gaps_ms", [(), (100,), (101, 99, 130, 200, 100)])
-def test_without_late_signs_of_life_timeouts_are_what_they_were(gaps_ms: tuple[int, ...]) -> None:
+def test_timely_heartbeats_leave_timeouts_unchanged(gaps_ms: tuple[int, ...]) -> None:
     """One lost heartbeat is not late either."""
     raft, now_ns = following(gap * MS for gap in gaps_ms)
     assert SHORTEST <= patience_ns(raft, now_ns) <= LONGEST
@@ -285,7 +283,7 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeout(
+def test_changing_slack_never_elects_within_the_shortest_timeout(
     seed: int,
 ) -> None:
     """The invariant of `State._restart_election_timer`: with any slack, and any timing of ticks,

@@ -60,7 +60,7 @@ def told(raft, now_ns: int = LATER) -> list[TimeoutNow]:  # type: ignore[no-unty
     return [message for message in said(raft, now_ns) if isinstance(message, TimeoutNow)]
 
 
-def test_a_target_that_has_everything_is_told_at_once() -> None:
+def test_target_with_the_whole_log_gets_timeout_now_at_once() -> None:
     """§3.10: the leader brings the target up to date, stops accepting requests and sends
     TimeoutNow; its votes then depose it."""
     raft = leading()
@@ -100,7 +100,7 @@ def test_proposals_go_on_while_the_target_is_behind_and_stop_when_it_is_near() -
     assert [message.last_index for message in told(raft)] == [5]
 
 
-def test_nobody_is_told_before_the_leader_has_committed_everything() -> None:
+def test_timeout_now_waits_for_the_commit_of_the_leader() -> None:
     """A caller of this leader gets its answer from it: not one ends with an unknown outcome because
     of a transfer."""
     raft = leading()

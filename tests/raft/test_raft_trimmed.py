@@ -110,7 +110,7 @@ class TrimmingCluster(Cluster):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 120, 40))
-def test_clusters_that_trim_lose_nothing_and_go_on(first: int) -> None:
+def test_trimming_clusters_stay_safe_and_make_progress(first: int) -> None:
     """Crashes, partitions and lost packets among replicas that begin anywhere: the same safety, and
     progress when all is well again."""
     before = TrimmingCluster.trims
@@ -158,7 +158,7 @@ def lead(leader: Core) -> int:
     return now
 
 
-def test_a_follower_agrees_with_what_it_trimmed() -> None:
+def test_follower_accepts_ranges_below_its_begin() -> None:
     """Ranges and probes below its begin are answered as matching up to there: they were
     committed."""
     for prev, extent in (
@@ -199,7 +199,7 @@ def test_the_entry_before_the_begin_is_a_common_one() -> None:
         assert (follower.take(1).fence is None) is agree
 
 
-def test_a_peer_that_lacks_what_is_gone_is_named_and_the_others_are_served() -> None:
+def test_peer_that_lacks_trimmed_entries_needs_a_snapshot() -> None:
     """Back-off ends at the begin; then the peer gets heartbeats only, until it has what it
     lacked."""
     leader = core("n1", [(10, 1)], 20, begin_term=1)

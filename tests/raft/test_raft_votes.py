@@ -163,7 +163,7 @@ def test_the_question_about_chains_is_the_last_entry_that_both_logs_share(
             ), (terms, prev, prev_term, extent)
 
 
-def test_alone_a_leader_holds_what_it_appends() -> None:
+def test_lone_leader_holds_at_once_and_commits_after_the_sync() -> None:
     """A single voter is a quorum of copies at once; durable, and committed, is an entry only after
     the sync."""
     raft = led(voters=("a",))

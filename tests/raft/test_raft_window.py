@@ -36,7 +36,7 @@ TIMING = Timing(
         (600, 600, 1, 1000),  # and it never exceeds its limit
     ],
 )
-def test_a_window_is_what_the_link_carries_within_the_shortest_election_timeout(
+def test_window_grows_to_the_capacity_of_the_link_in_an_election_timeout(
     size: int, ahead: int, took_ns: int, after: int
 ) -> None:
     window = Window(TIMING)

@@ -98,7 +98,7 @@ def play(base: Path, seed: int) -> list[tuple[Any, ...]]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_turn_that_ends_early_leaves_out_nothing(tmp_path: Path, seed: int) -> None:
+def test_early_ended_turns_have_the_outputs_of_whole_turns(tmp_path: Path, seed: int) -> None:
     """The same run with early ends and without: every turn returns the same, so every packet, sync
     and wake-up comes at the same time."""
     calm, ended_early = Group._calm_until, []

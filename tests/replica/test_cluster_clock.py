@@ -212,7 +212,7 @@ def test_nodes_that_do_not_tell_their_clock_do_not_count() -> None:
     assert abs(nodes.error - DAY) <= MS
 
 
-def test_a_suspended_machine_takes_its_clock_for_right_as_soon_as_the_others_were_heard() -> None:
+def test_suspended_machine_agrees_on_time_after_hearing_the_others() -> None:
     """Its steady clock stood still, so what it heard before is forgotten: it is behind until then,
     and never told to be off."""
     nodes = Nodes(3)
@@ -226,7 +226,7 @@ def test_a_suspended_machine_takes_its_clock_for_right_as_soon_as_the_others_wer
     assert abs(nodes.error) <= MS
 
 
-def test_an_answer_that_a_suspension_delayed_says_nothing() -> None:
+def test_clock_answer_across_a_suspension_is_ignored() -> None:
     """The steady clock did not see the time between question and answer."""
     nodes = Nodes(3)
     nodes.hear(1, 2)
@@ -295,7 +295,7 @@ def test_workers_of_a_node_count_once() -> None:
     assert clock.standing(0, BEGAN).nodes == 3
 
 
-def test_answers_that_took_too_long_say_nothing() -> None:
+def test_slow_clock_answers_are_ignored() -> None:
     nodes = Nodes(3, {0: 5 * SECOND})
     nodes.hear(1, 2, round_trip=MAX + MS)
     assert nodes.state is ClockState.UNCERTAIN

@@ -67,7 +67,7 @@ def cycle(trio: Trio, last: Received) -> Received:
     return received
 
 
-def test_the_acknowledgements_of_a_batch_and_the_next_lease_are_two_entries_and_one_sync(
+def test_batch_acknowledgement_and_next_lease_are_two_entries_and_one_sync(
     costs: tuple[Cost, Cost, int],
 ) -> None:
     leader, follower, entries = costs

@@ -194,7 +194,7 @@ def live(trio_type: type[Trio] = Trio, replica_type: type[RaftReplica] = RaftRep
     return witness
 
 
-def test_nothing_is_committed_answered_or_voted_before_its_sync_finished() -> None:
+def test_commits_claims_and_votes_leave_after_their_sync() -> None:
     """Every commit index, durable claim and vote that leaves a replica is on stable storage, where
     it has to be, at that moment."""
     witness = live()

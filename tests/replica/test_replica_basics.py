@@ -40,7 +40,7 @@ def test_every_replica_bootstraps_the_same_membership_entry(trio: Trio) -> None:
     assert membership(trio["n3"].log).voters == NAMES
 
 
-def test_a_repeated_bootstrap_changes_nothing(trio: Trio) -> None:
+def test_repeated_bootstrap_writes_one_entry(trio: Trio) -> None:
     """The entry is written once."""
     before = trio["n1"].word(0)
     bootstrap(trio["n1"].log, NAMES, CREATED_MS)
@@ -85,7 +85,7 @@ def test_a_replica_that_was_down_catches_up_without_new_writes(trio: Trio) -> No
     assert trio.agree(leader.replica.end_index)
 
 
-def test_a_full_restart_keeps_everything_and_commits_again(trio: Trio) -> None:
+def test_full_restart_keeps_the_log_and_commits_in_a_new_term(trio: Trio) -> None:
     """Term, vote and log survive; the next leader commits the old entries through one of its
     own."""
     leader = trio.elect("n2")

@@ -208,7 +208,7 @@ def test_another_history_before_the_range_fences(trio: Trio) -> None:
         trio["n2"].replica.take(trio.now_ns)
 
 
-def test_a_sync_that_began_before_a_cut_counts_for_nothing_behind_it(trio: Trio) -> None:
+def test_sync_begun_before_a_cut_does_not_cover_replaced_entries(trio: Trio) -> None:
     """ABA: while the sync of the old tail runs, the tail is cut and refilled to the same length.
     Its success proves nothing about the new entries, and no reply claims them durable."""
     claims: list[AppendReply] = []

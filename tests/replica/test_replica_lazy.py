@@ -93,7 +93,7 @@ def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
         assert node.replica.take(trio.now_ns).wake_at_ns == written_ns + LAZY.thorough_ns
 
 
-def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:
+def test_urgent_entry_makes_earlier_entries_durable(trio: Trio) -> None:
     """A lease or a durable message behind messages from memory waits for one sync like any other,
     on every replica."""
     leader = trio.elect("n1")
@@ -137,7 +137,7 @@ def test_hurry_commits_at_once(trio: Trio) -> None:
     }
 
 
-def test_the_next_leader_has_and_commits_what_a_majority_held(trio: Trio) -> None:
+def test_next_leader_commits_entries_held_by_a_majority(trio: Trio) -> None:
     """The old leader is gone without a sync anywhere; the messages are not, and a new leader does
     not wait with them."""
     leader = trio.elect("n1")
@@ -175,7 +175,7 @@ def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) 
     )
 
 
-def test_a_power_cut_of_all_loses_at_most_what_was_in_memory(trio: Trio, disks: Disks) -> None:
+def test_power_cut_of_all_keeps_durable_entries(trio: Trio, disks: Disks) -> None:
     """Every durable entry exists after the cut; of the others the replicas agree on some prefix and
     continue."""
     leader = trio.elect("n1")
@@ -257,7 +257,7 @@ def test_peers_are_told_in_the_turn_in_which_the_leader_begins(trio: Trio) -> No
     } == {"n2", "n3"}
 
 
-def test_a_good_stop_loses_nothing(trio: Trio) -> None:
+def test_clean_stop_syncs_lazy_entries(trio: Trio) -> None:
     """Closing syncs the waiting bytes, so a cleanly stopped cluster has every message."""
     leader = trio.elect("n1")
     trio.advance(300)

@@ -66,7 +66,7 @@ def test_a_change_is_a_record_of_its_own_on_every_replica(trio: Trio) -> None:
     assert trio["n2"].replica.members == expected
 
 
-def test_a_start_reads_every_record_behind_what_the_snapshot_knows(trio: Trio) -> None:
+def test_start_reads_membership_records_behind_the_snapshot(trio: Trio) -> None:
     """From the very next entry on, and none at or before it."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(3))
@@ -78,7 +78,7 @@ def test_a_start_reads_every_record_behind_what_the_snapshot_knows(trio: Trio) -
         assert list(configurations(leader.log, known)) == [known, *((at, members) for at in found)]
 
 
-def test_ranges_end_before_a_membership_entry_and_hold_nothing_beside_one(trio: Trio) -> None:
+def test_ranges_hold_a_membership_entry_alone(trio: Trio) -> None:
     """Whatever is read: the part that may travel holds a membership entry alone, or none."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(3))

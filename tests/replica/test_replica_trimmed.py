@@ -58,7 +58,7 @@ def test_restarted_replicas_elect_and_replicate_from_any_begin(trio: Trio, first
     assert not [key for key in leader.replica.status().extra if key.startswith("needs-snapshot")]
 
 
-def test_a_leader_names_whom_its_log_cannot_help_and_serves_the_others(trio: Trio) -> None:
+def test_leader_names_a_follower_below_its_begin_and_serves_the_others(trio: Trio) -> None:
     """A replica that stopped before the trimmed entries of the others gets heartbeats and no bytes;
     all others continue."""
     leader = trio.elect("n1")

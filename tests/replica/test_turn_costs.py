@@ -134,7 +134,7 @@ def test_a_hundred_more_calls_are_found_and_named(
         ({"peak_bytes": 10**8}, "bytes at the peak"),
     ],
 )
-def test_anything_more_is_found(
+def test_costs_above_the_table_are_reported(
     costs: dict[str, Cost], known: dict[str, Any], scenario: str, more: dict[str, Any], told: str
 ) -> None:
     cost = costs[scenario]

@@ -203,7 +203,7 @@ def test_a_slow_reader_is_not_read_for(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_who_never_reads_is_let_go_when_grpc_ends(
+def test_unreading_client_is_dropped_after_grpc_ended(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC gives a client up; the front does, too, a little later, although what it has for the
@@ -288,7 +288,7 @@ async def test_one_port_speaks_both(directory: Path) -> None:
 
 
 @scenario
-async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
+async def test_bytes_sent_by_grpc_at_accept_are_forwarded(directory: Path) -> None:
     """gRPC sends its settings the moment it accepts, which may be before the front has joined the
     two ends."""
     async with serving() as (_, port):
@@ -306,7 +306,7 @@ async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
 
 
 @scenario
-async def test_what_is_neither_is_counted_and_closed(directory: Path) -> None:
+async def test_unknown_protocol_is_counted_and_closed(directory: Path) -> None:
     """Another protocol, an end before the first byte, the preface byte by byte; the port continues
     to serve."""
     before = refused("garbage")
@@ -366,7 +366,7 @@ def client_hello(ca: Path) -> bytes:
 
 
 @scenario
-async def test_who_says_nothing_is_let_go(directory: Path) -> None:
+async def test_silent_connection_is_closed_after_its_time(directory: Path) -> None:
     """Silence, and the first half of a preface, hold a connection for a bounded time only."""
     before, patience = refused("slow"), front.FIRST_BYTES_S
     front.FIRST_BYTES_S = 0.05
@@ -379,7 +379,7 @@ async def test_who_says_nothing_is_let_go(directory: Path) -> None:
 
 
 @scenario
-async def test_who_says_nothing_when_its_turn_has_come_is_let_go_too(directory: Path) -> None:
+async def test_silent_connection_is_closed_after_its_turn_came(directory: Path) -> None:
     """What it sent while it waited counts, and its time begins with its turn."""
     before, patience = refused("slow"), front.FIRST_BYTES_S
     front.FIRST_BYTES_S = 0.05
@@ -417,7 +417,7 @@ async def test_connections_are_limited(directory: Path) -> None:
 
 
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
-def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
+def test_connections_are_admitted_in_order_at_the_pace(per_s: float, pauses: list[float]) -> None:
     """In any period, at most the allowed number, plus that of a tenth of a second, plus one, in the
     order of arrival; no client waits too long."""
     door, now, turns = Front(plain=False, tls=False, new_per_s=per_s), 1000.0, [0.0]

@@ -79,7 +79,7 @@ def test_bytes_count_beside_messages() -> None:
     assert scene.call(CLIENT) == 0
 
 
-def test_a_refused_call_counts_nowhere() -> None:
+def test_refused_call_takes_no_quota() -> None:
     """Neither in the buckets of others it would have touched, nor as open."""
     scene = Scene(client=Quota(messages_per_s=2, calls=5), topics={"full": Quota(messages_per_s=1)})
     topic = ("topic", "full")

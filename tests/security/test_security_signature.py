@@ -52,7 +52,7 @@ def test_every_clients_spelling(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [header(""), header("/region/RocketMQ"), "MQv2-HMAC-SHA1"])
-def test_empty_credential_claims_nothing(text: str) -> None:
+def test_empty_credential_makes_no_claim(text: str) -> None:
     """Python clients send the header without keys, too."""
     assert claim_of(text) is None
 

@@ -68,7 +68,7 @@ async def test_a_client_id_belongs_to_its_user(server: Backend) -> None:
 
 
 @contract({"T": "normal", "X": "transaction"})
-async def test_a_message_id_fits_what_is_made_from_it(server: Backend) -> None:
+async def test_message_id_of_maximum_length_fits_a_transaction_id(server: Backend) -> None:
     """The longest id of a half message gives a transaction id that ends the transaction; a longer
     one is refused before it is stored."""
     longest = "é" * (MESSAGE_ID_MAX // 2)
@@ -83,7 +83,7 @@ async def test_a_message_id_fits_what_is_made_from_it(server: Backend) -> None:
     assert (await server.raw.send(half)).status.code == pb.ILLEGAL_MESSAGE_ID
 
 
-def test_no_certificate_stands_for_nobody() -> None:
+def test_absent_certificate_maps_to_no_user() -> None:
     """A user that the configuration maps to the empty name does not apply to clients without a
     certificate."""
     scene = Scene(common_names={"": "alice", "service": "alice"})
@@ -158,7 +158,7 @@ async def test_a_producer_that_does_not_read_is_waited_for_once(server: Backend)
     server.service.commander.to_producer = to_producer  # type: ignore[method-assign]
     server.service.commander.find_producer = find_producer  # type: ignore[method-assign]
     server.pass_time(2)
-    await server.service.checker.look("g1")
+    await server.service.checker.send_due_checks("g1")
     assert len(set(tried)) == 20 and len(tried) == TRIES + 19
 
 

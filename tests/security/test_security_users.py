@@ -56,7 +56,7 @@ DATE = "20260102T030405Z"
         ("admin:cluster:users", Need(PUB, TOPIC, "users"), False),
     ],
 )
-def test_which_grant_covers_what(grant: str, need: Need, covered: bool) -> None:
+def test_grant_covers_its_pattern_only(grant: str, need: Need, covered: bool) -> None:
     """One row for every kind of pattern; what no row covers is denied."""
     assert grant_of(grant).covers(need) is covered
 
@@ -81,7 +81,7 @@ NO_GRANTS += [
 
 
 @pytest.mark.parametrize("text", NO_GRANTS)
-def test_what_is_no_grant(text: str) -> None:
+def test_malformed_grant_is_refused(text: str) -> None:
     """Refused with a sentence, never half understood."""
     with pytest.raises(ValueError):
         grant_of(text)
@@ -247,7 +247,7 @@ class Scene:
         return True
 
 
-def test_who_calls() -> None:
+def test_caller_is_identified_by_secret_or_refused() -> None:
     """Right and wrong secrets, two secrets during a change, a role, an unknown user, and no
     user."""
     scene = Scene()
@@ -339,7 +339,7 @@ def _named(**fields: str) -> dict[str, Any]:
     }
 
 
-def test_who_names_a_topic_beside_a_group_needs_it_too() -> None:
+def test_call_with_topic_and_group_needs_rights_on_both() -> None:
     """Rights on a group alone neither show nor move anything in a topic. A question that searches
     all topics needs all of them."""
     of_group = Need(ADMIN, GROUP, "ns@g")

@@ -157,7 +157,7 @@ def test_its_vote_and_identity_stay() -> None:
     assert replicas["n1"].disk.read_file(f"{ROOT}/identity.json") == before
 
 
-def test_nothing_shorter_than_what_was_acknowledged_is_installed() -> None:
+def test_source_shorter_than_acknowledged_entries_is_refused() -> None:
     """A source whose committed part ends before what this replica may have acknowledged is refused,
     in words, until it knows more."""
     replicas = group()
@@ -194,7 +194,7 @@ def test_damage_at_the_source_is_fetched_from_another() -> None:
     check(replicas["n1"], replicas["n3"])
 
 
-def test_an_interrupted_installation_fetches_nothing_twice() -> None:
+def test_interrupted_installation_reuses_staged_bytes() -> None:
     """What was verified stays staged over a restart; the old log counts until the exchange."""
     replicas = group()
     wire = Wire(2)
@@ -265,7 +265,7 @@ def test_a_crash_at_any_point_leaves_the_old_log_or_the_new_one() -> None:
     assert seen == {BEHIND, 54}
 
 
-def test_what_an_interrupted_attempt_left_is_made_durable_before_it_counts() -> None:
+def test_staged_bytes_of_a_killed_attempt_are_synced_before_use() -> None:
     """Killed with the page cache kept, resumed, finished, and then the power goes: bytes of the
     former life were in the cache only."""
     base = group()
@@ -310,7 +310,7 @@ def test_the_clock_of_these_tests_is_virtual() -> None:
     check(replicas["n1"], replicas["n3"])
 
 
-def test_what_was_installed_survives_a_power_cut() -> None:
+def test_finished_installation_survives_a_power_cut() -> None:
     """Finished means durable: names, pages, and the state beside the log."""
     replicas = group()
     replicas["n1"].disk.any_names = True
@@ -339,7 +339,7 @@ def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> N
     store.abandon()
 
 
-def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
+def test_uncommitted_tail_of_a_peer_is_not_installed() -> None:
     """The chain says that entries continue each other, not that they are the committed ones: a
     former leader's unconfirmed tail has the same sizes at the same places. Nothing of it may stand
     in for what the source could not give."""

@@ -148,7 +148,7 @@ def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(
     )
 
 
-def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
+def test_repair_of_an_intact_range_writes_no_bytes() -> None:
     """A repeated request changes nothing, so a caller that lost the first answer may ask again."""
     group = replicas()
     places = entry_places(group["n1"])
@@ -230,7 +230,7 @@ def test_the_confirmed_is_put_back_where_no_majority_holds_it(
 
 
 @pytest.mark.parametrize("case", ["recorded", "master", "alone", "nobody"])
-def test_a_peer_proves_nothing_of_an_ha_group_against_the_confirmed_history(case: str) -> None:
+def test_ha_range_repair_needs_the_confirmed_history(case: str) -> None:
     """A replica that recorded another entry as confirmed contradicts, and so does a master with
     another entry; a tail of a lost epoch proves nothing; entries that only this replica had are
     lost."""
@@ -310,7 +310,7 @@ def test_entries_that_verify_and_lead_elsewhere_are_not_written() -> None:
     assert everything(group["n1"].disk) == whole
 
 
-def test_what_nobody_has_is_refused_and_nothing_changes() -> None:
+def test_range_without_a_whole_copy_is_refused_unchanged() -> None:
     group = replicas()
     places = entry_places(group["n1"])
     for replica in group.values():
@@ -337,7 +337,7 @@ def test_another_history_behind_the_range_is_no_matter_for_a_repair_in_place() -
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "beside", "beyond", "open"])
-def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
+def test_unrepairable_range_is_refused_with_its_reason(damage: str) -> None:
     """Files that are not whole, a damaged entry beside the range, entries that are not durable
     here: the whole log has to be looked at."""
     group = replicas()
@@ -556,7 +556,7 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(
+def test_range_repair_restores_the_whole_range_or_writes_no_byte(
     draw: st.DataObject,
 ) -> None:
     """Any bytes of any entries on any replica, any range: put back and equal to what it was, or

@@ -165,7 +165,7 @@ def test_different_damage_on_every_replica_is_repaired_by_each_from_the_others()
     assert any("entries 3 to 3" in text for text in repairs["n1"].repaired), repairs["n1"].repaired
 
 
-def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_is_lost() -> None:
+def test_entry_damaged_on_all_replicas_is_named_and_waited_for() -> None:
     """It says entry, file, bytes and what every peer answered, keeps asking, renumbers nothing;
     when a whole copy comes back, it ends."""
     group = replicas()
@@ -206,7 +206,7 @@ def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_i
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> None:
+def test_entries_whole_on_one_replica_are_restored_on_all(draw: st.DataObject) -> None:
     """Any bytes of any entries changed, anywhere, as long as every entry is whole on one replica:
     all logs come back byte for byte."""
     group = replicas(batches=((6, 1, 100), (2, 2, 1500), (5, 3, 60)))
@@ -282,7 +282,7 @@ def test_a_whole_file_of_another_history_at_the_end_is_found_by_the_mark() -> No
     assert victim.log_files() == whole
 
 
-def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
+def test_damaged_uncommitted_tail_gives_way_to_committed_entries() -> None:
     """A former leader's last entries are damaged and its peers committed others in their place:
     these count, and the mark follows them."""
     group = replicas(batches=((10, 1, 100), (8, 4, 100), (20, 4, 60)))
@@ -299,7 +299,7 @@ def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
     assert lone.log_files() == group["n2"].log_files()
 
 
-def test_what_a_peer_says_it_has_takes_no_room() -> None:
+def test_claimed_end_of_a_peer_allocates_no_files() -> None:
     """A peer far ahead, or one that boasts: files behind the mark are made for entries that are
     here, not for a number in a packet."""
 
@@ -328,7 +328,7 @@ def test_what_a_peer_says_it_has_takes_no_room() -> None:
     assert lone.log_files() == group["n3"].log_files()
 
 
-def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed() -> None:
+def test_unproven_history_of_a_peer_replaces_no_entry() -> None:
     """The only peer has other entries there and cannot prove them: the damaged replica waits for
     one that can."""
     group = replicas(batches=((10, 1, 100), (12, 3, 100)))
@@ -417,7 +417,7 @@ def test_a_damaged_tail_that_no_peer_contradicts_is_never_cut(
     assert victim.log_files() == before
 
 
-def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:
+def test_unreadable_pages_are_repaired_as_damage() -> None:
     """Pages that answer with EIO are fetched and written again; the disk takes the write and gives
     it back from then on."""
     group = replicas()
@@ -534,7 +534,7 @@ def test_lost_promises_and_other_faults_are_not_repaired() -> None:
     )
 
 
-def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> None:
+def test_crash_at_any_point_of_a_repair_is_repairable() -> None:
     """A missing file, a damaged header and a damaged blank: killed before and half-way through
     every write, cache kept or power cut."""
     base = replicas()
@@ -580,7 +580,7 @@ def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> Non
                 assert again.disk.read_file(f"{log_of('n1')}/hardstate") == hard
 
 
-def test_a_repair_that_was_killed_is_finished_before_anything_opens() -> None:
+def test_killed_repair_is_finished_before_the_log_opens() -> None:
     """Its writes may be in the page cache only: a log that looks whole now would be damaged again
     by a power cut, after it has promised."""
     group = replicas()
@@ -643,7 +643,7 @@ def test_a_trimmed_log_is_repaired_from_its_begin_on_and_gets_its_snapshot_back(
     assert store.read_snapshot() == expected.read_snapshot() is not None
 
 
-def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
+def test_damage_trimmed_by_every_peer_asks_for_an_installation() -> None:
     """The damage is before the begin of every other log: the output names the peer whose log to
     install."""
     group = trimmed_group()
@@ -679,7 +679,7 @@ def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
 
 
 @pytest.mark.parametrize("kind", ["a header", "a missing file", "a blank", "a short file"])
-def test_what_was_repaired_survives_a_power_cut(kind: str) -> None:
+def test_finished_repair_survives_a_power_cut(kind: str) -> None:
     """Finished means durable: names and pages."""
     group = replicas()
     victim, whole = group["n1"], group["n2"].log_files()

@@ -148,7 +148,7 @@ def test_sealed_files_come_from_the_store_and_only_the_rest_from_peers(case: Cas
         assert mine == theirs
 
 
-def test_without_a_store_everything_comes_from_peers(case: Case) -> None:
+def test_installation_without_a_store_fetches_from_peers(case: Case) -> None:
     progress = case.run(case.install(store=False))
     case.check()
     assert progress.store_bytes == 0 and progress.peer_bytes > FILES * FILE_BYTES // 2
@@ -261,7 +261,7 @@ def test_peers_give_the_rest_of_a_file_and_the_store_the_next_one(case: Case) ->
     )
 
 
-def test_what_came_from_the_store_survives_a_power_cut(case: Case) -> None:
+def test_installation_from_the_store_survives_a_power_cut(case: Case) -> None:
     """Finished means durable, also for files that got their bytes under another name."""
     case.replicas["n1"].disk.any_names = True
     case.run(case.install())

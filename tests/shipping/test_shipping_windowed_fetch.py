@@ -81,7 +81,7 @@ def taken(stream: EntryStream) -> list[int]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_window_of_small_packets_is_taken_whole_in_whatever_order_it_arrives(order: str) -> None:
+def test_window_of_small_packets_is_taken_whole_in_any_order(order: str) -> None:
     packets = WINDOW_BYTES // SMALL
     stream = entries(packets)
     session = session_of(stream, 0)

@@ -78,7 +78,7 @@ CONTENTS = (
 
 
 @given(CONTENTS, st.integers(0, (1 << 64) - 1))
-def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> None:
+def test_shipping_packet_decodes_to_its_fields(content: Wanted | Sent, session: int) -> None:
     """Every field comes back; each decoder refuses the packets of the other."""
     packet = encode("n1", "n2", "log", session, content)
     message = decode(packet, "n1")
@@ -164,7 +164,7 @@ def sealed(**fields: object) -> PeerPacket:
         },
     ],
 )
-def test_what_no_correct_peer_says_is_refused(fields: dict[str, object]) -> None:
+def test_impossible_shipping_packet_is_refused(fields: dict[str, object]) -> None:
     """Numbers out of bounds, contents without their payload, no content."""
     with pytest.raises(BadPacket):
         decode(sealed(**fields), "n1")
@@ -275,7 +275,7 @@ def test_a_directory_without_a_replica_refuses() -> None:
     ] == [Why.OTHER_LOG]
 
 
-def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
+def test_random_packets_are_counted_and_leave_no_streams() -> None:
     """Random packets cause no exception, streams stay bounded, and a valid request is still
     served."""
     replica = replicas(nodes=("n1",))["n1"]
@@ -308,7 +308,7 @@ def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
     )
 
 
-def test_a_peer_that_allows_everything_gets_a_window() -> None:
+def test_peer_with_unlimited_credit_gets_one_window() -> None:
     """One packet is no order for the whole log: what the other side does not take would wait in the
     memory of this one."""
     replica = Replica("n1")

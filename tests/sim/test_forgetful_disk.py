@@ -62,7 +62,7 @@ def test_unsynced_bytes_survive_in_any_subset(disk: ForgetfulDisk) -> None:
     assert seen == {"none", "all", "torn"}
 
 
-def test_a_killed_process_loses_nothing(disk: ForgetfulDisk) -> None:
+def test_killed_process_keeps_the_page_cache(disk: ForgetfulDisk) -> None:
     """SIGKILL leaves the cache: the successor reads unsynced bytes, the old object is dead."""
     file = disk.open("/d/f")
     file.pwrite(0, b"cached")
@@ -118,7 +118,7 @@ def test_a_failed_sync_is_reported_once_and_its_pages_are_lost(disk: ForgetfulDi
     assert file.pread(0, 4) == bytes(4)
 
 
-def test_rewriting_in_place_saves_what_a_failed_sync_left(disk: ForgetfulDisk) -> None:
+def test_rewriting_in_place_makes_unsynced_pages_durable(disk: ForgetfulDisk) -> None:
     """Writing the same bytes again makes the page dirty again, so that the next sync stores it."""
     file = disk.open("/d/f")
     file.pwrite(0, b"lost")
@@ -174,7 +174,7 @@ def test_pages_survive_exactly_as_told(disk: ForgetfulDisk) -> None:
     assert disk.unsynced_pages() == []
 
 
-def test_written_back_pages_are_what_they_were_at_that_moment(disk: ForgetfulDisk) -> None:
+def test_write_back_keeps_the_page_of_its_moment(disk: ForgetfulDisk) -> None:
     """Write-back makes some pages durable without a sync: afterwards a power cut may leave a state
     between the last two syncs."""
     seen = set()

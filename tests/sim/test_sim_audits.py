@@ -114,7 +114,7 @@ def test_audits_of_many_groups_with_appointed_masters_pass(seed: int) -> None:
 @pytest.mark.verify
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("seed", range(70, 86))
-def test_audits_say_what_they_could_not_read_while_nodes_end(seed: int) -> None:
+def test_audits_of_restarted_nodes_have_no_finding(seed: int) -> None:
     """What a node that was restarted had said does not count, and nothing of it is a finding."""
     check(
         run(seed, Settings.of_ha() if seed % 3 == 0 else Settings(), RESTARTS, (1, 3, 10)[seed % 3])

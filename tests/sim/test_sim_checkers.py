@@ -60,7 +60,7 @@ def replica(role: Role, term: int, confirmed: int) -> Watched:
         (Role.FOLLOWER, 3, -1, 1, False),
     ],
 )
-def test_a_master_acknowledges_alone_only_behind_a_confirmed_entry_of_the_epoch_it_led(
+def test_master_acknowledgement_before_a_confirmed_entry_is_a_violation(
     role: Role, term: int, led: int, confirmed: int, right: bool
 ) -> None:
     """Also in the turn in which it learns of its successor: seed 3143311116 (HA async) reached that
@@ -73,7 +73,7 @@ def test_a_master_acknowledges_alone_only_behind_a_confirmed_entry_of_the_epoch_
         checkers(led).promised(NODE, INDEX, WRITTEN, "master", found)
 
 
-def test_a_master_acknowledges_alone_only_what_its_medium_holds() -> None:
+def test_master_acknowledgement_of_unsynced_entries_is_a_violation() -> None:
     """A power cut of the master keeps what it acknowledged."""
     with pytest.raises(Violation, match="would lose it by a power cut"):
         checkers(2, held=False).promised(NODE, INDEX, WRITTEN, "master", replica(Role.LEADER, 2, 2))

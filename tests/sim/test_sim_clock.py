@@ -95,7 +95,7 @@ def apart(seed: int, ppm: int) -> Outcome:
 
 
 @pytest.mark.verify
-def test_clocks_apart_break_nothing() -> None:
+def test_clocks_of_different_rates_keep_the_invariants() -> None:
     """A leader's clock runs at half the rate of the others, or a quarter; no node answers an old
     read."""
     for seed in range(SEEDS):

@@ -27,7 +27,7 @@ def test_it_prints_a_pure_function_of_its_arguments() -> None:
     assert any(line.startswith("covered: ") for line in lines)
 
 
-def test_it_tells_what_was_lost_from_memory() -> None:
+def test_verdict_counts_batches_lost_from_memory() -> None:
     """With another policy the verdict counts both classes; what is lost from memory breaks no
     invariant."""
     result = run(
@@ -106,7 +106,7 @@ def test_it_runs_on_a_users_own_configuration(tmp_path: Path) -> None:
         (["--config", __file__], "cannot be simulated"),
     ],
 )
-def test_wrong_usage_says_what_is_known(arguments: list[str], told: str) -> None:
+def test_wrong_simulator_usage_lists_known_values(arguments: list[str], told: str) -> None:
     result = run(*arguments)
     assert result.exit_code in (2, 64)
     assert told in " ".join(result.output.split())

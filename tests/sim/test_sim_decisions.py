@@ -61,7 +61,7 @@ def test_true_decisions_are_accepted() -> None:
         (True, (7, 9), "no client sent"),
     ],
 )
-def test_what_the_log_contradicts_is_a_violation(
+def test_decision_that_the_log_contradicts_is_a_violation(
     commit: bool, visible: tuple[int, ...], said: str
 ) -> None:
     """A lost commit, a visible rollback, two copies, and an unrequested copy."""

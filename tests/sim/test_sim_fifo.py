@@ -59,7 +59,7 @@ def test_a_true_history_of_a_message_group_is_accepted() -> None:
         "in another order",
     ],
 )
-def test_what_breaks_the_law_is_noticed(steps: list[tuple[str, int, object]]) -> None:
+def test_broken_fifo_order_is_a_violation(steps: list[tuple[str, int, object]]) -> None:
     with pytest.raises(Violation, match="I7"):
         seen(*steps).check()
 

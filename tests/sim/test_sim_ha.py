@@ -112,7 +112,7 @@ def test_a_change_of_the_rule_may_be_hit_at_every_stage(stage: str) -> None:
     assert stage == "asked" or outcome.coverage["membership-changes"] > 0
 
 
-def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_sync_rule() -> None:
+def test_group_continues_while_some_lack_the_record_ending_the_in_sync_rule() -> None:
     """The master has the record of the rule all, and a slave without it is asked for its vote: it
     looks at the log, not at its rule."""
     for seed in (3, 8):
@@ -137,7 +137,7 @@ def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: i
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["in-sync", "async", "pull", "five"])
-def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
+def test_observers_never_count_while_masters_change(name: str) -> None:
     """They come, are killed and made voters while masters and the in-sync set change: no copy of
     theirs counts before they vote."""
     observed = 0
@@ -158,9 +158,7 @@ def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
     assert observed > 0
 
 
-def test_nobody_is_taken_out_while_the_lease_of_a_former_master_of_an_earlier_release_may_run() -> (
-    None
-):
+def test_no_replica_is_evicted_during_a_lease_of_an_earlier_release() -> None:
     """The masters here answer reads by a lease, as those of releases before 0.2.0 did, which a
     cluster may have during an upgrade. The request of a slave without contact to the master is
     granted late, after the contact returned. The master is partitioned at that moment and answers
@@ -185,7 +183,7 @@ def test_nobody_is_taken_out_while_the_lease_of_a_former_master_of_an_earlier_re
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["in-sync", "async", "pull", "minimum"])
-def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
+def test_master_behind_a_one_way_partition_is_replaced(name: str) -> None:
     """A permanent one-way partition: the master receives nothing from slaves or the quorum, but all
     receive its messages. It steps down by itself, and the others continue without it long before
     the partition heals."""

@@ -95,19 +95,19 @@ def test_reads_that_go_back_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("values", [(10, 11, 12, 77), (10, 11, 12, 12)])
-def test_what_nobody_sent_and_what_stands_twice_are_noticed(values: tuple[int, ...]) -> None:
+def test_unsent_or_duplicated_value_is_a_violation(values: tuple[int, ...]) -> None:
     with pytest.raises(Violation, match="I6"):
         history(Log(*values)).finish()
 
 
-def test_a_reader_who_is_shown_something_else_is_noticed() -> None:
+def test_reader_shown_other_values_is_a_violation() -> None:
     told = history(Log(10, 11, 12))
     read(told, 2, 10, 11, 10, 12)
     with pytest.raises(Violation, match="I6"):
         told.settle()
 
 
-def test_a_reader_who_is_shown_what_nobody_committed_is_noticed() -> None:
+def test_reader_shown_uncommitted_values_is_a_violation() -> None:
     told = history(Log(10, 11, 12))
     read(told, 4, 10, 11, 13)
     with pytest.raises(Violation, match="I5"):
@@ -146,7 +146,7 @@ def test_first_deliveries_out_of_order_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(("end", "true"), [(3, True), (2, False)])
-def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: bool) -> None:
+def test_partly_stored_send_counts_its_stored_messages(end: int, true: bool) -> None:
     """A leader failed in the middle of a send of nine; the next leader continues after its first
     message."""
     told = Histories(Log(5, 10, 20))
@@ -161,7 +161,7 @@ def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: 
         told.finish()
 
 
-def test_a_group_is_owed_what_every_trim_waited_for() -> None:
+def test_group_is_owed_messages_that_every_trim_waited_for() -> None:
     """A trim without an object store takes the messages of a topic that a group has not read yet,
     and that is no fault. Of two trims the group must have been in the way of both."""
     world = World(1)

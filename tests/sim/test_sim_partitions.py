@@ -121,7 +121,7 @@ def flapping(world: World, everywhere: bool) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one-follower", "both-followers"])
-def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_afterwards(
+def test_flapping_link_of_the_leader_costs_no_election_or_throughput(
     everywhere: bool,
 ) -> None:
     """While one follower has contact with the leader, no other node is elected; gaps shorter than
@@ -133,7 +133,7 @@ def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_after
         assert seen.passed("settled", "end") >= 0.9 * seen.passed("begin", "cut"), told
 
 
-def test_a_leader_whose_links_all_flap_longer_than_an_election_costs_one_election_a_heal() -> None:
+def test_flapping_links_of_a_leader_cost_one_election_a_heal() -> None:
     """Each heal costs one election and no further term, whichever node leads."""
     times = 3
 

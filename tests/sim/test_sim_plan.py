@@ -41,7 +41,7 @@ def test_a_plan_survives_its_file(events: list[FaultEvent]) -> None:
         '{"v":1,"events":[{"at_ns":1,"kind":1}]}',
     ],
 )
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_malformed_plan_is_refused(text: str) -> None:
     with pytest.raises(PlanError):
         Plan.from_json(text)
 

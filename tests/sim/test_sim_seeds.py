@@ -115,7 +115,7 @@ def test_transfers_hold_the_same_invariants() -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.HYBRID])
-def test_earlier_acknowledgements_weaken_nothing_else(policy: FlushPolicy) -> None:
+def test_memory_acknowledgements_weaken_no_other_guarantee(policy: FlushPolicy) -> None:
     """The same faults and the same checkers: what is committed or called durable is never lost."""
     outcomes = {seed: World(seed, policy=policy).run(STEPS, schedule()) for seed in range(10)}
     assert all(outcome.passed for outcome in outcomes.values()), [
@@ -154,7 +154,7 @@ def test_five_nodes() -> None:
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
 
 
-def test_what_a_majority_loses_somebody_else_still_has() -> None:
+def test_rot_on_several_replicas_leaves_a_whole_copy() -> None:
     """The kinds that damage several replicas leave a copy: of what the third one lacks, because it
     was cut off, nothing is harmed on both others. Else the group could only refuse, and a run that
     demands progress would blame it."""

@@ -101,13 +101,13 @@ def test_defaults_are_those_of_a_node() -> None:
         ),
     ],
 )
-def test_what_cannot_be_simulated_is_named(change: dict[str, object], key: str) -> None:
+def test_unsimulated_setting_is_named(change: dict[str, object], key: str) -> None:
     with pytest.raises(SettingsError) as error:
         read(yaml.safe_dump({**yaml.safe_load(BY_HAND), **change}))
     assert error.value.key == key
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "", "1"])
-def test_what_is_no_configuration_is_refused(text: str) -> None:
+def test_malformed_simulator_configuration_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         read(text)

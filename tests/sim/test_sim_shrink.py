@@ -34,7 +34,7 @@ def imagined(case: Case) -> Ran:
     )
 
 
-def test_only_what_the_failure_needs_is_left() -> None:
+def test_shrinking_keeps_only_the_needed_faults() -> None:
     """Of forty faults the two that matter stay; a run that breaks another invariant is no shorter
     version of this one."""
     events = [FaultEvent(k * SECOND // 50, "c" if k % 2 else "d") for k in range(40)]
@@ -84,7 +84,7 @@ def test_a_planted_bug_shrinks_and_replays() -> None:
         '{"v":1,"seed":1,"steps":5,"settings":{"names":[]},"plan":{"v":1,"events":[]}}',
     ],
 )
-def test_what_is_no_case_is_refused(text: str) -> None:
+def test_malformed_case_is_refused(text: str) -> None:
     with pytest.raises(PlanError):
         Case.from_json(text)
 

@@ -48,7 +48,7 @@ def test_only_the_last_rows_are_shown_and_repetitions_fold() -> None:
     assert len(same) == 3 and same[-1].endswith("again (x7)")
 
 
-def test_an_explanation_says_the_rule_and_what_happened() -> None:
+def test_explanation_states_the_invariant_and_its_violation_once() -> None:
     """The invariant in words once, and not its id twice."""
     told = explain("I1", "I1: term 3 is led by n1 and by n2", 2 * SECOND, 77)
     assert told[0] == "broken: I1 (at most one leader incarnation per term and group)"

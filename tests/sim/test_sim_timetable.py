@@ -83,7 +83,7 @@ def test_true_deliveries_are_accepted() -> None:
         ((7,), {"deliver_ms": STORED_MS + 1}, "before its time"),
     ],
 )
-def test_what_the_log_contradicts_is_a_violation(
+def test_timer_that_the_log_contradicts_is_a_violation(
     visible: tuple[int, ...], told: dict[str, Any], said: str
 ) -> None:
     """Forgotten, delivered although it was recalled, and early."""
@@ -91,7 +91,7 @@ def test_what_the_log_contradicts_is_a_violation(
         acknowledged(*visible, **told).finish(0)
 
 
-def test_a_run_waits_for_what_is_to_come() -> None:
+def test_run_waits_for_timers_that_are_due() -> None:
     """But not for what a clock that ran ahead holds back."""
     found, timers = acknowledged(), Timers(lambda topic, queue: 0)
     assert not found.waits(timers, 0)

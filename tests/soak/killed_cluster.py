@@ -51,9 +51,7 @@ LEFT_OUT = {
     "test_statement_023_074_after_a_restart_of_all_nodes": OWN_FAULTS,
     "test_two_broker_groups_share_a_topic_and_lose_a_leader": OWN_FAULTS,
     "test_delays_survive_a_killed_leader_and_a_restart_of_all": OWN_FAULTS,
-    "test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too": (
-        OWN_FAULTS
-    ),
+    "test_statement_088_089_check_survives_death_of_sender_and_leader": (OWN_FAULTS),
     "test_clients_are_listed_and_told_of_other_settings_at_any_node": (
         "asks every node, also the one that is dead"
     ),
@@ -71,7 +69,7 @@ COUNTED: frozenset[str] = frozenset(
         "test_statement_074_late_subscriber_with_a_small_cache",
         "test_statement_076_each_message_group_comes_in_order",
         "test_statement_080_a_message_that_always_fails_is_forwarded_and_the_next_follow",
-        "test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback",
+        "test_statement_087_half_message_is_invisible_before_commit_and_after_rollback",
         "test_statement_088_checks_until_an_answer_and_no_more_than_allowed",
         "test_statement_092_lite_topics",
     }

@@ -114,7 +114,7 @@ def test_statement_023_five_minutes_after_a_restart(tmp_path: Path) -> None:
         )
 
 
-def test_statement_068_nothing_more_for_seventy_seconds(
+def test_statement_068_consumed_messages_stay_done_for_seventy_seconds(
     cluster: LocalCluster, client: Official
 ) -> None:
     """100 messages are consumed once; more than a whole lease and liveness period later they still

@@ -108,7 +108,7 @@ def test_pieces_that_run_at_the_same_time_have_no_port_in_common() -> None:
     assert len(set.union(*of_seeds)) == sum(map(len, of_seeds))
 
 
-def test_a_piece_leaves_its_record_a_failure_its_directory_and_an_interruption_nothing(
+def test_soak_piece_leaves_a_record_and_a_failure_its_directory(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes: list[BaseException | None] = [None, AssertionError("lost"), KeyboardInterrupt()]

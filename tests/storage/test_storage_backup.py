@@ -528,7 +528,7 @@ NONSENSE: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_manifest_that_says_nonsense_restores_nothing(
+def test_nonsensical_manifest_restores_no_file(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its checksum agrees, as that of a forged one does: no file is written, least of all outside
@@ -654,7 +654,7 @@ def test_ctrl_c_leaves_no_half_of_a_directory(
 
 
 @pytest.mark.parametrize("what", ["not empty", "inside", "no node", "no note", "a file"])
-def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
+def test_refused_backup_creates_no_file(tmp_path: Path, what: str) -> None:
     """A target in use or inside the source, a directory without an identity, and a log without a
     committed point are refused; nothing is created."""
     store = new_node(tmp_path / "n1")

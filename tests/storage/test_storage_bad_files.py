@@ -354,7 +354,7 @@ OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 
 @pytest.mark.parametrize("row", OF_A_TRIMMED_LOG)
-def test_a_trimmed_log_without_what_explains_it_is_refused(tmp_path: Path, row: str) -> None:
+def test_trimmed_log_without_begin_or_snapshot_is_refused(tmp_path: Path, row: str) -> None:
     """A log that does not begin at its beginning has to say why, and what its first entries led to
     has to stand somewhere."""
     spoil, exit_code, words = OF_A_TRIMMED_LOG[row]

@@ -261,7 +261,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     monkeypatch.setattr(doctor_commands, "read_facts", lambda directory: Facts(**values))
 
 
-def test_command_says_fine_and_leaves_nothing(
+def test_doctor_reports_fine_and_leaves_the_directory_unchanged(
     tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Text with every measured term and exit 0; the directory is as it was."""
@@ -386,7 +386,7 @@ def test_limits_of_this_process_are_read(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.slow
-def test_interrupted_doctor_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_doctor_exits_with_130_and_leaves_no_file(tmp_path: Path) -> None:
     """Ctrl-C ends it with 130, one error line and an unchanged directory."""
     process = subprocess.Popen(
         [sys.executable, "-m", "ledgermq", "doctor", str(tmp_path)],
@@ -423,7 +423,7 @@ def test_efforts_are_bounded() -> None:
         )
 
 
-def test_reading_everything_again_fits_the_disk_and_the_week() -> None:
+def test_scrub_rate_fits_the_disk_and_a_week() -> None:
     """The default for most; more for many logs; never more than a twentieth of the disk, and then
     it says how long that takes."""
     default, week = 16 * MIB, 7 * 86_400
@@ -438,7 +438,7 @@ def test_reading_everything_again_fits_the_disk_and_the_week() -> None:
     assert found.bytes_per_s == 10 * MIB and "14 days" in warning.remedy
 
 
-def test_what_two_loops_noted_is_told(tmp_path: Path) -> None:
+def test_doctor_alarms_on_files_that_differ_from_their_seal(tmp_path: Path) -> None:
     """Files that differ from what a majority sealed are an alarm; notes of another log, or damaged
     ones, say nothing."""
     disk, root = RealDisk(), tmp_path / "g1"
@@ -475,7 +475,7 @@ def test_what_two_loops_noted_is_told(tmp_path: Path) -> None:
     assert warning.level == "alarm" and f"{64:020d}" in warning.what and about_files("g1", ()) == []
 
 
-def test_a_directory_with_messages_that_everybody_can_enter_is_told(
+def test_doctor_warns_of_a_world_readable_message_directory(
     brief: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a node's directory and of a backup; not where a directory above is closed, and not of a

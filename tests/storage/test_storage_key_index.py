@@ -108,7 +108,7 @@ def _key_with_hash(prefix: str, wanted: int) -> str:
     return "".join(reversed(digits))
 
 
-def test_repeated_dispatch_changes_nothing_and_a_gap_is_an_assertion() -> None:
+def test_repeated_key_dispatch_is_ignored_and_a_gap_is_an_assertion() -> None:
     """Entries may be given again, in part or whole; entries may not be left out."""
     log = KeyLog()
     log.send(*some(40))
@@ -128,7 +128,7 @@ def test_repeated_dispatch_changes_nothing_and_a_gap_is_an_assertion() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_power_cuts_leave_nothing_wrong_and_lose_no_key(seed: int) -> None:
+def test_key_index_equals_an_undisturbed_one_after_power_cuts(seed: int) -> None:
     """Any subset of unsynced sectors may survive each of several power cuts: afterwards the files
     equal those of an undisturbed index."""
     chance = random.Random(seed)
@@ -186,7 +186,7 @@ def test_process_crash_before_slots_were_written_loses_no_key() -> None:
     assert log.files() == official_files(log)
 
 
-def test_clean_start_writes_nothing() -> None:
+def test_clean_start_leaves_the_key_index_unwritten() -> None:
     """What a good stop left is taken as it is, the file being written too."""
     log = KeyLog()
     log.send(*some(50))
@@ -355,7 +355,7 @@ def test_full_disk_stops_between_two_keys_and_goes_on() -> None:
     assert log.files() == official_files(log)
 
 
-def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
+def test_key_index_sync_without_room_rewinds_to_the_durable_position() -> None:
     """The result of such a sync on the disk is unknown, so everything behind the position is
     written again."""
     disk = ForgetfulDisk()
@@ -530,7 +530,7 @@ def test_found_is_the_whole_record_and_its_place() -> None:
     assert log.lookup.at(0) is None and log.lookup.at(1 << 40) is None
 
 
-def test_nothing_above_the_limit_is_read() -> None:
+def test_key_search_stays_below_its_limit() -> None:
     """A search sees only what it may see, though the index is further."""
     log = KeyLog()
     log.send(Message("m", ["k"]), Message("m", ["k"]))
@@ -679,7 +679,7 @@ def test_file_names_are_utc_times() -> None:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_in_good_order(
+def test_keys_indexed_beyond_the_position_are_gone_after_a_clean_stop(
     flushed: bool,
 ) -> None:
     """The next process applies fewer entries, because it does not learn that more were committed,

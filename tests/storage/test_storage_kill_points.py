@@ -243,7 +243,7 @@ def check(name: str, disk: ForgetfulDisk, promises: Promises) -> None:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_crash_anywhere_loses_nothing_acknowledged(scenario: str) -> None:
+def test_crash_at_any_operation_keeps_acknowledged_data(scenario: str) -> None:
     """Killed before or half-way through every operation, with the page cache kept and with a power
     cut: every promise holds."""
     prepare, act = SCENARIOS[scenario]

@@ -115,7 +115,7 @@ def test_the_background_makes_fills_and_locks_the_next_file(tmp_path: Path) -> N
     assert (files.mapped_bytes, files.locked_bytes, disk.open_files) == (0, 0, 0)
 
 
-def test_an_owner_who_cannot_wait_never_warms(tmp_path: Path) -> None:
+def test_background_warms_files_of_the_owner(tmp_path: Path) -> None:
     """The file is made by the owner, its map is filled and locked by the background, whenever that
     comes to it."""
     disk, background = FaultyDisk(RealDisk()), Background()
@@ -162,7 +162,7 @@ def test_all_pages_of_a_warmed_file_are_in_the_page_tables(tmp_path: Path, store
     assert resident_kib(f"{tmp_path}/{file_name(0)}") == 0
 
 
-def test_a_refused_lock_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
+def test_refused_memory_lock_is_warned_once(tmp_path: Path) -> None:
     """Without permission or under a low limit the store works on; the warning says what to do."""
     disk = FaultyDisk(RealDisk())
     disk.locks_fail = True
@@ -253,9 +253,7 @@ def test_maps_not_used_for_a_while_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_a_pinned_file_is_not_swapped_and_its_view_outlives_everything(
-    tmp_path: Path, real: bool
-) -> None:
+def test_view_of_a_pinned_file_outlives_close_and_unlink(tmp_path: Path, real: bool) -> None:
     """A view stays valid over sweeps, close and unlink; its map is counted until the view goes."""
     disk: Disk = RealDisk() if real else ForgetfulDisk()
     root = str(tmp_path) if real else "/q"

@@ -127,7 +127,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("bad", [set(), {0}, {1}, {3}, {0, 2}, {1, 2}])
-def test_unreadable_pages_are_zeros_and_the_others_what_they_are(bad: set[int]) -> None:
+def test_unreadable_pages_read_as_zeros(bad: set[int]) -> None:
     """Whatever part of the file is read. Other failures are failures."""
     file = Broken(bad, errno.EIO)
     shown = b"".join(
@@ -165,7 +165,9 @@ STATES = ("whole", "missing", "short", "long", "unreadable")
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(STATES, repeat=2)))
-def test_files_are_made_anew_with_what_is_left_of_them(log: Log, first: str, second: str) -> None:
+def test_mending_replaces_files_with_their_readable_bytes(
+    log: Log, first: str, second: str
+) -> None:
     """The bytes that can be read stay where they are, all others are zeros. A new file replaces the
     old one when it is durable."""
     for base in (0, SIZE):
@@ -211,7 +213,7 @@ def test_files_are_made_anew_with_what_is_left_of_them(log: Log, first: str, sec
     assert {path: log.disk.read_file(path) for path in log.disk.files()} == expected
 
 
-def test_of_a_trimmed_log_only_what_it_still_has_is_made_anew(log: Log) -> None:
+def test_mending_of_a_trimmed_log_keeps_files_behind_its_begin(log: Log) -> None:
     """What lies before its begin is left over from an interrupted trim: a whole file stays for the
     trim, any other is removed."""
     index = first_of_files(log)[1]
@@ -228,7 +230,7 @@ def test_of_a_trimmed_log_only_what_it_still_has_is_made_anew(log: Log) -> None:
     mending.close()
 
 
-def test_what_lies_before_the_begin_of_a_log_does_not_count(log: Log) -> None:
+def test_mending_ignores_gaps_before_the_begin(log: Log) -> None:
     """A gap there is none of the log, and index files that are gone are not made again."""
     index = first_of_files(log)[1]
     begin = Begin(index, 2 * SIZE, 1, log.entries[index - 1].last_chain)
@@ -506,7 +508,7 @@ def test_an_entry_is_put_back_where_it_was(log: Log, index: int) -> None:
     mending.close()
 
 
-def test_the_marker_is_removed_when_everything_is_durable(log: Log) -> None:
+def test_repair_marker_is_removed_after_the_sync(log: Log) -> None:
     log.write(log.entries[3].pos + 70, b"damage")
     disk = FaultyDisk(log.disk)
     mending = log.mending(disk)
@@ -539,7 +541,7 @@ def test_a_failed_sync_leaves_the_marker(log: Log) -> None:
 
 
 @pytest.mark.parametrize("content", [MARK, b"another\n"])
-def test_after_an_interrupted_repair_everything_is_written_again(log: Log, content: bytes) -> None:
+def test_interrupted_repair_rewrites_valid_bytes(log: Log, content: bytes) -> None:
     """Valid bytes, too, and blanks: they may be in the page cache only. A marker that says
     something else says from the first write on that bytes are written in place."""
     log.disk.replace_file(f"{ROOT}/{MARKER}", content)

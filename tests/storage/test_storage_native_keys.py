@@ -110,7 +110,7 @@ def test_only_the_first_of_a_frame_and_of_a_stretch_has_a_key() -> None:
     )
 
 
-def test_what_only_looks_native_is_found_as_it_is() -> None:
+def test_native_looking_key_is_found_beside_the_native_one() -> None:
     """A client of the unary path may choose any id: it is no place to count from, and is found
     beside the one it imitates."""
     log = KeyLog(slots=50, units=2000)

@@ -315,7 +315,7 @@ def test_the_command_explains_asks_and_tells(
 
 
 @pytest.mark.parametrize("observer", [False, True])
-def test_a_report_says_what_is_known_to_be_committed(
+def test_recovery_report_states_the_known_commit(
     observer: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Up to an entry, or nothing: a replica that stopped before it noted a commit index."""
@@ -353,7 +353,7 @@ def observer_of(disk: Disk, root: str, heard: LastHeard | None = HEARD) -> None:
         sealed_json.write(disk, f"{root}/state/{HEARD_FILE}", heard_value(OBSERVER.log_id, heard))
 
 
-def test_an_observer_goes_on_alone_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_recovered_observer_states_its_loss(tmp_path: Path) -> None:
     """In entries and in time, by the word of the leader it noted last; in the log and in
     recovery.json."""
     disk, root = RealDisk(), str(tmp_path / "n4/g1")
@@ -380,7 +380,7 @@ def test_an_observer_goes_on_alone_and_says_what_is_lost(tmp_path: Path) -> None
         survey(disk, root, observer=True)
 
 
-def test_what_an_observer_cannot_know_it_does_not_say(tmp_path: Path) -> None:
+def test_loss_of_an_observer_without_a_note_is_unknown(tmp_path: Path) -> None:
     """No note, a damaged one, or one of another log: the loss is unknown, never zero. A leader that
     had no more: nothing is lost of it."""
     disk = RealDisk()
@@ -399,7 +399,7 @@ def test_what_an_observer_cannot_know_it_does_not_say(tmp_path: Path) -> None:
     assert (loss.lost_entries, loss.lost_committed, loss.lost_ms) == (0, 0, 0)
 
 
-def test_who_votes_is_not_promoted_as_an_observer(tmp_path: Path) -> None:
+def test_voter_is_refused_as_an_observer(tmp_path: Path) -> None:
     """The refusal names the right command; nothing is changed."""
     disk, root = RealDisk(), str(tmp_path / "n1/g1")
     filled(disk, root)

@@ -285,7 +285,7 @@ def test_units_of_sealed_files_survive_a_power_cut(
     assert log.report.rebuilt_units <= 20, "at most those of the last file"
 
 
-def test_what_a_failed_sync_left_behind_the_end_does_not_come_back() -> None:
+def test_truncated_entries_stay_gone_after_a_failed_sync_and_power_cut() -> None:
     """The zeros of a truncation whose sync failed are in the cache only; the next start writes them
     again, so a later power cut finds nothing behind the end."""
     life = Life(0, "pwrite")

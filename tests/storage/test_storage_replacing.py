@@ -144,7 +144,7 @@ def test_a_crash_at_any_point_is_finished_by_the_same_plan_or_by_the_node() -> N
                 assert node.log_files() == before, whole.operations[at]
 
 
-def test_a_source_that_changed_is_noticed_before_anything_is_exchanged() -> None:
+def test_changed_source_is_refused_before_files_are_exchanged() -> None:
     victim, _, plan = damaged()
     held = victim.log_files()
     overwrite(victim.disk, f"{PEER}/{0:020d}", 710, b"\x01")
@@ -201,7 +201,7 @@ def test_a_node_that_goes_on_with_an_exchange_in_place_says_so() -> None:
     assert seen
 
 
-def test_a_full_disk_is_said_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_on_a_full_disk_is_refused_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     victim, _, plan = damaged()
     before = {path: victim.disk.read_file(path) for path in victim.disk.files()}
     monkeypatch.setattr(ForgetfulDisk, "free_bytes", lambda disk, path: FILE_BYTES)

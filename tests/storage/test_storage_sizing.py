@@ -91,7 +91,7 @@ def test_a_larger_load_never_needs_less(
 
 
 @given(loads, optionses, st.floats(1, 10), st.integers(1, 5))
-def test_more_of_anything_never_needs_less_of_one_node(
+def test_sizing_is_monotonic_in_every_option(
     load: Load, options: Options, times: float, more: int
 ) -> None:
     """With a fixed number of nodes."""
@@ -208,7 +208,7 @@ def test_the_page_has_the_figures_and_the_plans() -> None:
 EXAMPLE = re.compile(r"    \$ ledgermq (doctor --plan \"([^\"]+)\"(.*))\n((?:    .*\n)+)")
 
 
-def test_the_plans_on_the_page_are_what_the_command_prints(
+def test_plans_on_the_sizing_page_equal_the_command_output(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     for _, text, options, wanted in re.findall(EXAMPLE, (ROOT / SIZING).read_text()):

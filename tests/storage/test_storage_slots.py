@@ -278,7 +278,7 @@ def test_a_term_is_raised_to_that_of_a_log(tmp_path: Path, term: int, after: Har
     assert HardStateFile.open(disk, path).value == after
 
 
-def test_what_lies_beside_hard_state_and_mark_is_erased(tmp_path: Path) -> None:
+def test_bytes_beside_hard_state_and_mark_are_erased(tmp_path: Path) -> None:
     disk = RealDisk()
     identity = make_identity()
     mark = SyncedMark(3, 7, 900, 5)
@@ -385,7 +385,7 @@ def test_no_reserve_of_no_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "raises"), [("ENOSPC", False), ("EDQUOT", False), ("EIO", True)])
-def test_a_reserve_that_finds_no_room_is_none_and_other_failures_are_told(
+def test_reserve_without_room_is_absent_and_other_errors_raise(
     tmp_path: Path, name: str, raises: bool
 ) -> None:
     disk = FaultyDisk(RealDisk())
@@ -400,7 +400,7 @@ def test_a_reserve_that_finds_no_room_is_none_and_other_failures_are_told(
     assert not reserve.held
 
 
-def test_a_reserve_whose_sync_fails_is_closed_and_has_no_name(tmp_path: Path) -> None:
+def test_reserve_with_a_failed_sync_is_closed_and_removed(tmp_path: Path) -> None:
     disk = FaultyDisk(RealDisk())
     disk.syncs_fail = True
     reserve = Reserve(disk, str(tmp_path / "reserve"), 5000)
@@ -412,7 +412,7 @@ def test_a_reserve_whose_sync_fails_is_closed_and_has_no_name(tmp_path: Path) ->
 # The record of a recovery
 
 
-def test_what_a_recovery_makes_of_an_identity(tmp_path: Path) -> None:
+def test_finished_recovery_replaces_only_the_former_log_id(tmp_path: Path) -> None:
     """Only a former log id is replaced; nothing is while the recovery is not done."""
     disk, root, wanted = RealDisk(), str(tmp_path), make_identity()
     assert read_recovery(disk, root) is None and as_recovered(disk, root, wanted) == wanted

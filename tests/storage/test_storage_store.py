@@ -109,7 +109,7 @@ def test_creation_needs_an_empty_directory(tmp_path: Path) -> None:
         GroupStore.create(DISK, str(tmp_path / "other"), ME)
 
 
-def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+def test_refused_store_names_exit_code_and_next_step(tmp_path: Path) -> None:
     """Every refusal has its exit code and a sentence with the next step."""
     error = refused(str(tmp_path / "nothing"))
     assert (type(error), error.exit_code) == (Unusable, 71)
@@ -136,7 +136,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     GroupStore.open(DISK, root, ME).close()
 
 
-def test_refusal_touches_nothing(tmp_path: Path) -> None:
+def test_refused_directory_stays_unchanged(tmp_path: Path) -> None:
     """A foreign directory is as it was after it was refused."""
     root = created(tmp_path / "g1")
     before = content(tmp_path)
@@ -193,7 +193,7 @@ def test_unfinished_files_go_at_start(tmp_path: Path) -> None:
     assert not [name for name, data in content(tmp_path / "g1").items() if data == b"half"]
 
 
-def test_what_other_threads_write_survives_an_opening(
+def test_concurrent_write_of_peers_survives_an_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group is opened again after a repair while a greeting replaces the file that remembers the

@@ -39,7 +39,7 @@ class StoreConformance:
         assert store.read("g1/log/large", size - 1, 1) == data[-1:]
         assert store.read("g1/log/large", 0, size) == data
 
-    def test_what_is_not_there_is_missing(self, store: ObjectStore) -> None:
+    def test_absent_object_or_range_is_missing(self, store: ObjectStore) -> None:
         """Missing keys, and ranges that reach behind the end or begin there."""
         store.put("g1/x", b"0123456789")
         for ask in (
@@ -53,7 +53,7 @@ class StoreConformance:
                 ask()
         assert store.read("g1/x", 5, 5) == b"56789"
 
-    def test_an_upload_that_breaks_leaves_nothing_new(self, store: ObjectStore) -> None:
+    def test_broken_upload_keeps_the_former_object(self, store: ObjectStore) -> None:
         """The exception of the iterator arrives as it is, and the key has no object, or the one it
         had."""
 
@@ -70,7 +70,7 @@ class StoreConformance:
             store.put_parts("g1/broken", chunks())
         assert store.get("g1/broken") == b"whole"
 
-    def test_a_folder_lists_what_is_below_it(self, store: ObjectStore) -> None:
+    def test_listing_has_the_sorted_keys_of_the_folder(self, store: ObjectStore) -> None:
         """All keys, sorted, of more than one page, and none of a neighbour whose name begins
         alike."""
         names = [f"g1/{number:04d}" for number in range(1, 61)]
@@ -81,7 +81,7 @@ class StoreConformance:
         assert store.list("nothing") == []
         assert store.list("") == sorted([*names, "g10/x", "g2/y/z"])
 
-    def test_what_was_deleted_is_missing(self, store: ObjectStore) -> None:
+    def test_deleted_object_is_missing(self, store: ObjectStore) -> None:
         """Also the second time; other objects stay."""
         store.put("g1/x", b"1")
         store.put("g1/y", b"2")

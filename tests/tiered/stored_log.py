@@ -149,7 +149,7 @@ def another_reader(reader: TierReader, cache: RangeCache) -> TierReader:
     """A reader of the same files that has nothing of them in memory."""
     parts = reader._parts
     again = TierReader(Ranges(parts._store, cache, Now()), parts._where, SIZE, parts._events)
-    again.take(reader.files, whole=reader.whole)
+    again.link_files(reader.files, whole=reader.whole)
     again.problem = reader.problem
     return again
 
@@ -170,7 +170,7 @@ class Reading:
         self.reader = TierReader(
             Ranges(self.store, self.cache, Now()), self.log.where, SIZE, self.told
         )
-        self.reader.take(tuple(self.log.files), whole=True)
+        self.reader.link_files(tuple(self.log.files), whole=True)
         self.reader.problem = ""
         return self.reader
 

@@ -70,7 +70,7 @@ def test_it_links_up_and_down_from_where_the_local_log_begins(
     assert linking.catalogue.files == tuple(linking.log.files)
 
 
-def test_a_restart_asks_for_nothing_again(linking: Linking) -> None:
+def test_restart_links_manifests_without_requests(linking: Linking) -> None:
     assert linking.link()
     asked = linking.store.requests["get"]
     linking.again()
@@ -90,7 +90,7 @@ def test_many_manifests_are_asked_for_in_steps(
     assert linking.store.requests["get"] == FILES
 
 
-def test_what_was_linked_before_an_error_stays(linking: Linking) -> None:
+def test_manifests_linked_before_an_error_stay(linking: Linking) -> None:
     def before(operation: str, key: str) -> None:
         if manifests.manifest_key(linking.log.where, SIZE) in key:
             raise StoreFailure("cut off")

@@ -166,7 +166,7 @@ def test_below_the_level_groups_keep_their_files(made: list[Consumers], tmp_path
     assert one.one.stage.retainer.files_kept["g1"]["consumer"]
 
 
-def test_what_is_fetched_is_what_was_stored(consumers: Consumers) -> None:
+def test_fetched_messages_equal_the_stored_ones(consumers: Consumers) -> None:
     """Records, places, hashes of tags and indexes are those that the replica had while the messages
     were on its disk."""
     begin = consumers.machine.begin("t", 0)
@@ -207,7 +207,7 @@ def test_a_description_that_the_store_lost_hides_no_message(
     assert objects[key] == former
 
 
-def test_another_place_is_not_the_store_that_has_what_was_trimmed(consumers: Consumers) -> None:
+def test_empty_prefix_is_not_taken_for_the_store_of_trimmed_files(consumers: Consumers) -> None:
     """L2: a mistyped prefix holds nothing, and says nothing about what the right one holds: nothing
     is written, trimmed or passed over."""
     objects = consumers.one.store.objects
@@ -238,7 +238,7 @@ def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consu
     store or for the end of the queue."""
     store, fetch = consumers.one.store, consumers.fetch(0)
     unlinked = uncached(consumers)
-    unlinked.take((), whole=False)
+    unlinked.link_files((), whole=False)
     with pytest.raises(StoreFailure):
         fetched(unlinked, fetch)
     store.away()

@@ -288,7 +288,7 @@ def test_an_index_part_that_is_lost_or_damaged_is_made_again(
     assert reading.store.objects[key] == data
 
 
-def test_without_any_index_part_and_a_store_that_takes_none(reading: Reading) -> None:
+def test_reader_without_index_parts_reads_from_a_full_store(reading: Reading) -> None:
     for key in [*reading.store.keys(".index"), *reading.store.keys(".rows")]:
         del reading.store.objects[key]
 
@@ -354,9 +354,9 @@ def test_rows_that_lead_to_other_messages_are_noticed(reading: Reading) -> None:
         one.reader.entries(RARE, 0, 0, one.log.local(RARE, 0), 1000)
 
 
-def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
+def test_read_of_unlinked_files_is_an_error(reading: Reading) -> None:
     """Files before the linked ones, and files between them and the local log."""
-    reading.reader.take(tuple(reading.log.files[2:]), whole=False)
+    reading.reader.link_files(tuple(reading.log.files[2:]), whole=False)
     reading.reader.problem = "it is still reading the manifests"
     local = reading.log.local("t", 0)
     for work in (
@@ -368,12 +368,12 @@ def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
     ):
         with pytest.raises(NotHere, match="still reading the manifests"):
             work()
-    reading.reader.take(tuple(reading.log.files[:-1]), whole=True)
+    reading.reader.link_files(tuple(reading.log.files[:-1]), whole=True)
     with pytest.raises(NotHere):
         reading.queue("t", 0)
     with pytest.raises(NotHere):
         reading.reader.offset_at("t", 0, 0, local, 1 << 60)
-    reading.reader.take((), whole=True)
+    reading.reader.link_files((), whole=True)
     with pytest.raises(NotHere):
         reading.reader.entries("t", 0, 0, LocalBegin(5, 1), 1000)
 
@@ -386,7 +386,7 @@ def test_files_that_are_linked_during_a_read_are_no_gap(
     files, head = tuple(reading.log.files), reading.reader._parts.head
 
     def links(file: FileManifest) -> IndexHead:
-        reading.reader.take(files, whole=True)
+        reading.reader.link_files(files, whole=True)
         return head(file)
 
     monkeypatch.setattr(reading.reader._parts, "head", links)
@@ -397,7 +397,7 @@ def test_files_that_are_linked_during_a_read_are_no_gap(
         lambda: reading.reader.first_offset("t", 0, 0, local),
         lambda: list(reading.reader.each_by_key("t", "key1", 0, 1 << 62, 1 << 62)),
     ):
-        reading.reader.take(files[2:], whole=False)
+        reading.reader.link_files(files[2:], whole=False)
         with pytest.raises(NotHere):
             work()
 

@@ -197,10 +197,10 @@ def test_a_native_reader_goes_from_the_store_to_the_disk(served: Served) -> None
     assert [skipped for *_, skipped in answers] == [0] * len(answers) and len(answers) > 10
 
 
-def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> None:
+def test_files_removed_by_total_retention_are_skipped_and_counted(served: Served) -> None:
     """By queue and by log index, as what local retention removed was."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:], whole=True)
+    reader.link_files(reader.files[1:], whole=True)
     first = next(
         n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE
     )
@@ -297,14 +297,14 @@ def test_an_object_that_the_store_does_not_give_delays_its_own_group_only(
     run(main())
 
 
-def test_what_one_log_lacks_delays_no_other(served: Served) -> None:
+def test_unready_reader_does_not_delay_other_logs(served: Served) -> None:
     """A reader that is not ready is no failure of the store."""
     reader = served.tier.reader("g1")
     files, reader.problem = reader.files, "it is still reading the manifests"
-    reader.take(files[1:], whole=False)
+    reader.link_files(files[1:], whole=False)
     with pytest.raises(LedgerError, match="still reading the manifests"):
         run(served.tier.first_offset("g1", "t", 0))
-    reader.take(files, whole=True)
+    reader.link_files(files, whole=True)
     assert run(served.tier.first_offset("g1", "t", 0)) == 0
 
 
@@ -327,7 +327,7 @@ async def _drain(served: Served) -> Any:
     return await drained(await served.tail(0), [len(served.written)], 1, 9000)
 
 
-def test_peek_shows_what_is_in_the_store(served: Served) -> None:
+def test_peek_reads_stored_messages(served: Served) -> None:
     """From an offset, from the earliest, from a time, the latest; across the begin of the local
     log."""
     topic = SimpleNamespace(namespace="", name="t", placement={"g1": 1})
@@ -356,7 +356,7 @@ def query(served: Served, **wanted: Any) -> peer_pb2.GroupQueryReply:
     return run(queries.query("g1", peer_pb2.GroupQuery(topic="t", max=1000, **wanted)))
 
 
-def test_queries_by_key_id_and_time_find_what_is_in_the_store(served: Served) -> None:
+def test_queries_by_key_id_and_time_find_stored_messages(served: Served) -> None:
     records = [decode_record(record) for record in served.records]
     assert [m.offset for m in query(served, message_id="id-3").messages] == [3]
     newest_first = [n for n in range(len(records)) if n % 5 == 2][::-1]
@@ -427,7 +427,7 @@ def test_a_trace_goes_from_the_store_to_the_disk(
     ).found
 
 
-def test_a_trace_of_what_the_disks_hold_needs_no_store(served: Served) -> None:
+def test_trace_of_a_local_message_works_without_the_store(served: Served) -> None:
     """While the store is away, only a message that no disk has cannot be traced."""
     served.one.store.away()
     assert [kind for kind, _ in trace(served, f"id-{len(served.written) - 1}", "t")] == ["stored"]
@@ -439,7 +439,7 @@ def test_a_trace_of_what_the_disks_hold_needs_no_store(served: Served) -> None:
 def test_a_trace_goes_on_where_total_retention_let_the_log_begin(served: Served) -> None:
     """Between two pages the store lost its first files; what the others say follows."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:], whole=True)
+    reader.link_files(reader.files[1:], whole=True)
     assert [kind for kind, _ in trace(served, f"id-{served.begin - 2}", "t", first=1)] == ["stored"]
 
 
@@ -503,7 +503,7 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
     assert read_offset(machine, ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
 
 
-def test_the_status_says_what_the_store_holds(served: Served) -> None:
+def test_status_states_stored_files_and_bytes(served: Served) -> None:
     state = served.one.state
     assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (
         4,

@@ -46,7 +46,7 @@ def stored_of(result: Audit) -> StoredResult:
     return result.groups[0].stored[0]
 
 
-def test_an_intact_store_has_no_finding_and_the_report_says_what_was_compared(case: Case) -> None:
+def test_intact_store_passes_and_states_the_compared_ranges(case: Case) -> None:
     """Everything with manifests and with what the replica recorded; with its files what it still
     has; its tail is not in the store."""
     result = case.audit()
@@ -93,7 +93,7 @@ def begin_behind_the_first_file(case: Case, **changes: int) -> str:
 
 
 @pytest.mark.parametrize("removed", [(), (".json",), (".json", ".log")])
-def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[str, ...]) -> None:
+def test_files_before_the_stored_begin_are_no_finding(case: Case, removed: tuple[str, ...]) -> None:
     """From the begin on everything is compared; what is before it may be there in part, or not at
     all."""
     begin_behind_the_first_file(case)
@@ -103,7 +103,7 @@ def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[s
     assert stored_of(case.audit()).read == [(SIZE, case.end)]
 
 
-def test_what_total_retention_removes_during_the_audit_is_no_finding(
+def test_total_retention_during_the_audit_is_no_finding(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any request: it notes the begin and the snapshot, and then removes the manifest and
@@ -162,7 +162,7 @@ def test_an_object_that_vanishes_during_the_audit_is_missing(
     ] == ["stored.missing"]
 
 
-def test_a_snapshot_that_does_not_cover_what_was_removed_is_none(case: Case) -> None:
+def test_snapshot_that_does_not_cover_removed_files_is_missing(case: Case) -> None:
     """One before the begin, and one behind the last file."""
     begin_behind_the_first_file(case)
     where = f"g1/{case.log_id}"
@@ -204,7 +204,7 @@ def test_a_changed_byte_is_named(case: Case, base: int) -> None:
     assert (rule, end) == ("stored.digest", SIZE) and start > SIZE - 5000
 
 
-def test_what_is_missing_is_named(case: Case) -> None:
+def test_missing_stored_objects_are_named(case: Case) -> None:
     """An object, a manifest in the middle, a shorter object, a description, and the whole log."""
     key = case.key(".log", SIZE)
     data = case.store.objects.pop(key)
@@ -223,7 +223,7 @@ def test_what_is_missing_is_named(case: Case) -> None:
     assert "the store holds nothing of its log" in " ".join(case.audit().reasons)
 
 
-def test_a_store_that_was_rolled_back_is_named_by_what_replicas_found_there(case: Case) -> None:
+def test_rolled_back_store_is_older_than_the_notes_of_replicas(case: Case) -> None:
     """The last file is gone, with its manifest; without the node's note nobody knows, and without
     the local files too it is a gap."""
     last = case.end - SIZE
@@ -286,7 +286,7 @@ def test_a_wrong_index_part_is_named(case: Case, wrong: str) -> None:
     assert case.found() == [("stored.index", key.rpartition("/")[2], 0, length)]
 
 
-def test_a_file_from_before_index_parts_has_none(case: Case) -> None:
+def test_file_without_index_parts_is_no_finding(case: Case) -> None:
     for ending in (".index", ".rows"):
         del case.store.objects[case.key(ending, SIZE)]
     assert case.found() == []

@@ -147,7 +147,7 @@ def test_a_file_waits_for_the_digest_of_a_majority(tiered: Any) -> None:
     assert len(one.store.keys(".log")) == 1 and one.state.waits_for is None
 
 
-def test_nothing_goes_before_this_node_has_read_it_in_the_store(tiered: Any) -> None:
+def test_file_is_removed_after_its_object_was_verified(tiered: Any) -> None:
     """T1: the pin is there from the opening on, holds while the store is away, also on a full disk,
     and moves file by file."""
     one = tiered()
@@ -276,7 +276,7 @@ def test_the_steps_above_cover_a_whole_run(tiered: Any) -> None:
     assert 16 <= sum(one.store.requests.values()) <= 24
 
 
-def test_a_follower_waits_for_the_leader_and_then_reads_what_lies_there(tiered: Any) -> None:
+def test_follower_verifies_uploads_of_the_leader(tiered: Any) -> None:
     """It uploads nothing, verifies everything, and steps in only after it has waited in vain for a
     while."""
     one = tiered(files=2)
@@ -308,7 +308,7 @@ def test_a_follower_waits_for_the_leader_and_then_reads_what_lies_there(tiered: 
     assert (one.store.requests["read"], one.store.requests["put_parts"]) == (reads + 2, puts)
 
 
-def test_a_restart_reads_nothing_again(tiered: Any) -> None:
+def test_restart_keeps_verified_positions_of_the_same_place(tiered: Any) -> None:
     """The note is a hint for the same log and the same place; another place is verified from the
     begin of the local log."""
     one = tiered(files=2)
@@ -342,7 +342,7 @@ def test_a_note_that_is_damaged_or_missing_only_costs_reading(
     assert one.store.requests["read"] == reads + 2 and one.pin.pos == 2 * SIZE
 
 
-def test_a_gap_or_another_history_is_told_and_nothing_is_written(tiered: Any) -> None:
+def test_gap_or_another_history_in_the_store_stops_uploads(tiered: Any) -> None:
     """T3: files went while tiering was off; the manifest before the local log is missing, or its
     chain ends in another word."""
     one = tiered(files=2)
@@ -441,7 +441,7 @@ def test_another_cluster_in_the_same_place_is_refused(tiered: Any) -> None:
     assert one.pin.pos == 0
 
 
-def test_credentials_that_end_cost_nothing(tiered: Any) -> None:
+def test_expired_credentials_are_reported_and_uploads_resume(tiered: Any) -> None:
     """They are counted by kind, named in the status, and everything goes on with new ones."""
     one = tiered(files=1)
     one.stage.seal_all()

@@ -245,7 +245,7 @@ def test_a_reset_that_only_the_store_holds_counts(
     )
 
 
-def test_what_total_retention_removed_is_trimmed(
+def test_stored_begin_counts_as_a_trim_for_client_records(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store begins with its second file: what was before it is gone, as recorded, and
@@ -279,7 +279,7 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("harm", ["gone", "byte", "manifest", "refused", "away"])
-def test_what_the_store_should_hold_and_does_not_is_no_loss(
+def test_client_records_of_a_lacking_file_are_incomplete(
     harm: str, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Receipts and deliveries of such a file cannot be judged, which never is a PASS; those of all
@@ -350,7 +350,7 @@ def test_a_file_that_cannot_be_read_again_is_a_reason(
     assert any("could not be read again" in reason for reason in told.reasons)
 
 
-def test_tasks_get_the_credentials_of_what_they_read(
+def test_tasks_get_only_the_credentials_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the nodes, of the store, or none; with the content of files that other machines do

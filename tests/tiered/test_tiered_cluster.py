@@ -228,7 +228,7 @@ def test_a_store_that_is_away_costs_no_message_and_says_so(
             wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
 
 
-def test_everything_is_read_below_the_local_begin(
+def test_readers_and_queries_see_messages_below_the_local_begin(
     tmp_path: Path, place: tuple[Path, int], versitygw: Path
 ) -> None:
     """Ten times the local limit: native readers as Arrow columns and with a group, a sink, pulls as
@@ -307,7 +307,7 @@ def test_everything_is_read_below_the_local_begin(
             assert read_all(cluster, timeout_s=60) == expected
 
 
-def test_consumers_with_leases_read_everything(
+def test_leasing_consumers_get_messages_below_the_local_begin(
     tmp_path: Path, place: tuple[Path, int], versitygw: Path
 ) -> None:
     """Official clients: a group that was slow while local retention removed what it had not read,
@@ -380,7 +380,7 @@ def failure_of(client: Official, group: str) -> str:
     return ""
 
 
-def test_the_store_keeps_what_total_retention_says(
+def test_store_is_bounded_by_total_retention(
     tmp_path: Path, place: tuple[Path, int], versitygw: Path
 ) -> None:
     """The store stays small while messages go on and leaders are killed; readers begin where it

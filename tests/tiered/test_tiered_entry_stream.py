@@ -73,7 +73,9 @@ def test_each_entry_once_while_files_move_to_the_store(
         assert batch(reader, node.begin, node.begin + 2) == before[node.begin : node.begin + 2]
 
 
-def test_what_is_nowhere_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_without_store_or_in_its_gap_are_an_error(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a store, before its begin, and where it has a gap: a stream never leaves entries out
     silently."""
     cluster = FakeCluster.of(case.clients.writers, len(case.clients.writers[0].entries) - 1)

@@ -99,7 +99,7 @@ def test_an_answer_that_is_too_short_is_no_object(
         store.read("g1/x", 5, 4)
 
 
-def test_what_cannot_be_listed_is_named(server: ScriptedS3) -> None:
+def test_unlistable_foreign_key_is_named(server: ScriptedS3) -> None:
     """A folder with such a key, and one more further below: nothing is left out in silence."""
     server.objects |= {"cluster/g1/log//x": b"", "cluster/g1/log/begins//x": b""}
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_an_empty_object_for_a_folder_is_not_listed_below_it(server: ScriptedS3)
         (400, "InvalidRange", ObjectMissing),
     ],
 )
-def test_what_the_server_says_is_told(
+def test_error_code_and_message_of_the_server_are_raised(
     server: ScriptedS3, status: int, code: str, kind: type[Exception]
 ) -> None:
     """The code and the sentence of the server, however long the key is: a clock that is off, a

@@ -101,7 +101,7 @@ def opened() -> Iterator[Any]:
         driver.crash()
 
 
-def test_everything_stored_comes_back_and_the_log_goes_on(lost: Lost, opened: Any) -> None:
+def test_restore_from_the_store_is_identical_and_takes_messages(lost: Lost, opened: Any) -> None:
     """The files are byte-identical up to the last entry, which is named; the directory has another
     incarnation, and takes messages."""
     held = lost.restore()
@@ -123,7 +123,7 @@ def test_everything_stored_comes_back_and_the_log_goes_on(lost: Lost, opened: An
     assert filler != bytes(SIZE) and driver.group.store.log.end_pos > lost.verified_pos - SIZE
 
 
-def test_the_command_names_the_last_entry_and_what_was_left(
+def test_restore_command_states_last_entry_and_omissions(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """On stdout, as text and as an object; a store that fails ends with status 1, and the options
@@ -306,9 +306,7 @@ def test_damaged_descriptions_are_named(lost: Lost) -> None:
         lost.restore()
 
 
-def test_what_cannot_be_restored_is_refused_before_anything_is_written(
-    lost: Lost, tmp_path: Path
-) -> None:
+def test_impossible_restore_is_refused_unwritten(lost: Lost, tmp_path: Path) -> None:
     """An empty place, an unknown group, a second log, another node's name, a target in use, no
     definitions."""
     for node, groups, said in (("../n1", (), "node id"), ("n1", ("g9",), "holds no log of g9")):
@@ -342,7 +340,7 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(
 # Objects of others
 
 
-def test_foreign_objects_change_nothing(
+def test_foreign_objects_are_ignored_by_a_restore(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An empty object as a web console makes it for a folder, copies in folders of their own, and
@@ -404,7 +402,7 @@ def test_definitions_that_went_since_they_were_listed_leave_those_of_others(
 
 
 @pytest.mark.parametrize("wrong", ["gone", "empty", "cut"])
-def test_what_fails_a_restore_fails_the_check(
+def test_restore_check_fails_as_the_restore_does(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
     """No definitions of the cluster, or damaged ones."""

@@ -52,7 +52,7 @@ def fill(server: Server, fake: FakeStore) -> None:
         store.put(key, data)
 
 
-def test_spark_finds_in_the_store_what_one_process_finds(
+def test_spark_audit_of_a_store_equals_the_local_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flipped bit in a file that no replica has any more: exit status and the whole report are

@@ -103,7 +103,7 @@ def test_the_store_alone_is_a_table_too(case: Case) -> None:
     assert max(row["pos"] for row in rows) < case.end
 
 
-def test_each_stored_file_is_a_partition_and_planning_reads_none(
+def test_stored_files_are_partitions_planned_without_reads(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranges of indexes and positions leave out files by their manifests, and of times where a
@@ -148,7 +148,7 @@ def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(
     counting = Counting(KERNEL)
     monkeypatch.setattr(works, "scan", partial(scan, kernel=counting))
     share = reader_of(case, "segments", local=False).partitions()[0]
-    report = works.look(works.Work(share.directory, share.task, works.STORED)).log
+    report = works.run_work(works.Work(share.directory, share.task, works.STORED)).log
     assert report is not None and report.root and report.entries > 10 and not report.flaws
     assert (counting.asked, counting.grown) == (1, 1)
 
@@ -166,7 +166,9 @@ def test_filters_do_not_choose_another_replica(case: Case) -> None:
     assert rows_of(case, "entries", [EqualTo(("replica",), "n7")], local=False, **where) == []
 
 
-def test_what_the_store_lacks_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_of_a_lacking_object_is_an_error(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = case.key(".json", SIZE)
     kept = case.store.objects.pop(manifest)
     serve(monkeypatch, case.store)

@@ -52,7 +52,9 @@ FILES = [
         (TotalLimits(max_age_ms=1), 5 * SIZE, 4),
     ],
 )
-def test_what_is_due(limits: TotalLimits, keep_from: int, first: int | None) -> None:
+def test_due_files_are_the_oldest_beyond_the_limits(
+    limits: TotalLimits, keep_from: int, first: int | None
+) -> None:
     """By age or by size, oldest first, nothing that is kept, and never the last file."""
     found = due(FILES, limits, 10_000, keep_from)
     assert (None if found is None else found.pos) == (None if first is None else first * SIZE)
@@ -68,7 +70,7 @@ def test_the_age_counts_to_the_begin_of_a_time_epoch() -> None:
         assert (None if found is None else found.pos // SIZE) == first, now_ms
 
 
-def test_nothing_is_due_in_an_empty_store() -> None:
+def test_empty_store_has_no_due_file() -> None:
     assert due([], TotalLimits(max_bytes=1), 1, SIZE) is None
 
 
@@ -347,7 +349,7 @@ def stored(one: TieredStage) -> list[int]:
     return [int(key.rpartition("/")[2][:20]) // SIZE for key in one.store.keys(".log")]
 
 
-def test_the_leader_removes_what_is_due_and_no_local_retention_has_kept(total: Any) -> None:
+def test_leader_removes_due_files_absent_from_the_local_log(total: Any) -> None:
     """By size: only what the local log no longer has goes; a follower removes nothing; a pin of a
     reader keeps it; the status says it."""
     one = total(total={"max_bytes": 2 * SIZE}, files=5)

@@ -161,8 +161,8 @@ def _places(
     try:
         given = queues_of(json.loads(offsets))
     except (ValueError, AttributeError, TypeError):
-        what = '"earliest", "latest" or offsets such as {"g1": {"0": 17}}'
-        raise ValueError(f"option {which}Offsets is {offsets!r}; use {what}") from None
+        accepted = '"earliest", "latest" or offsets such as {"g1": {"0": 17}}'
+        raise ValueError(f"option {which}Offsets is {offsets!r}; use {accepted}") from None
     unknown = given.keys() - known.keys()
     if unknown:
         text = places_of(dict.fromkeys(unknown, 0))

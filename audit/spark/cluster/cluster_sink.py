@@ -68,10 +68,10 @@ class _Writing:
         names = [field.name for field in schema.fields]
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or "body" not in names:
-            what = (
+            problem = (
                 f"column {unknown[0]!r} is not supported" if unknown else "column body is missing"
             )
-            raise ValueError(f"{what}; columns are {', '.join(COLUMNS)}")
+            raise ValueError(f"{problem}; columns are {', '.join(COLUMNS)}")
         self._target = target_of(options)
         self._compression = _compression(option(options, "compression", "none"))
         with self._target.connect() as connection:
@@ -98,11 +98,11 @@ class _Writing:
             except Refused as error:
                 if error.code != Code.PRECONDITION_FAILED:
                     raise
-                what = (
+                problem = (
                     f"partition {partition} of write {write_id!r} has other rows than at an earlier"
                     f" try ({error.what})"
                 )
-                raise RuntimeError(f"{what}; {OTHER_ROWS}") from error
+                raise RuntimeError(f"{problem}; {OTHER_ROWS}") from error
             return Written(messages, producer.duplicates)
 
 

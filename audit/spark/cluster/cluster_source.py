@@ -84,15 +84,15 @@ def split(
 ) -> list[RangePartition]:
     """The ranges between two places, at most `most` messages each. A new queue starts with its
     first message."""
-    found = []
+    parts = []
     for queue in sorted(ends, key=lambda queue: (queue.broker_group, queue.queue)):
         first, end = begins.get(queue, 0), ends[queue]
         step = most or max(1, end - first)
-        found += [
+        parts += [
             RangePartition(queue.broker_group, queue.queue, at, min(at + step, end))
             for at in range(first, end, step)
         ]
-    return found
+    return parts
 
 
 class _Reading:
@@ -178,7 +178,7 @@ def refuse_ahead(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> None
     which it says that they were read."""
     for queue, end in sorted(ends.items()):
         if begins.get(queue, 0) > end:
-            what = (
+            problem = (
                 f"the checkpoint has read queue {queue.queue} of broker group {queue.broker_group}"
                 f" up to offset {begins[queue]}"
             )
@@ -186,7 +186,7 @@ def refuse_ahead(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> None
                 f"the log ends at {end}: the cluster was restored from an older state; begin a new"
                 " checkpoint (docs/backup.md)"
             )
-            raise ValueError(f"{what}, and {why}")
+            raise ValueError(f"{problem}, and {why}")
 
 
 def limited(

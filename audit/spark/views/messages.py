@@ -75,24 +75,24 @@ class Messages:
     @cached_property
     def names(self) -> pa.DictionaryArray:
         """The name of each property."""
-        found = self.properties
-        return texts(found.data, found.name_at, found.name_bytes).dictionary_encode()
+        properties = self.properties
+        return texts(properties.data, properties.name_at, properties.name_bytes).dictionary_encode()
 
     def field(self, name: str) -> I64:
         return self.entries.field(name)[self.rows]
 
     def text(self, name: str) -> pa.Array:
         """The value of one property in each row; null if it is missing."""
-        found = self.properties
-        numbers = found.named(name.encode())
-        owners, first = np.unique(found.owner[numbers], return_index=True)
+        properties = self.properties
+        numbers = properties.named(name.encode())
+        owners, first = np.unique(properties.owner[numbers], return_index=True)
         numbers = numbers[first]
         place = np.zeros(len(self.rows), np.int64)
         missing = np.ones(len(self.rows), np.bool_)
         place[owners], missing[owners] = np.arange(len(owners)), False
-        return texts(found.data, found.value_at[numbers], found.value_bytes[numbers]).take(
-            pa.array(place, mask=missing)
-        )
+        return texts(
+            properties.data, properties.value_at[numbers], properties.value_bytes[numbers]
+        ).take(pa.array(place, mask=missing))
 
     def keys(self) -> pa.Array:
         """The keys of each message, in order."""
@@ -122,11 +122,11 @@ class Messages:
             if system
             else pa.array([name or "" for name in kinds], pa.string())
         )
-        found = self.properties.take(np.flatnonzero(mine))
+        properties = self.properties.take(np.flatnonzero(mine))
         offsets = np.zeros(len(self.rows) + 1, np.int64)
-        np.cumsum(np.bincount(found.owner, minlength=len(self.rows)), out=offsets[1:])
+        np.cumsum(np.bincount(properties.owner, minlength=len(self.rows)), out=offsets[1:])
         names = shown.take(pa.array(of[mine]))
-        values = texts(found.data, found.value_at, found.value_bytes)
+        values = texts(properties.data, properties.value_at, properties.value_bytes)
         return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
 
     def packings(self) -> list[str | None]:
@@ -183,12 +183,12 @@ class Messages:
     def native(self) -> Flags:
         """Which messages are from a frame of a native producer, with a native id."""
         entries, rows = self.entries, self.rows
-        found: Flags = self.field("flag") > 0
+        is_native: Flags = self.field("flag") > 0
         ends = entries.at + entries.sizes
-        found[found] = native_ids(
-            entries.window, entries.parts.property_at[rows[found]], ends[rows[found]]
+        is_native[is_native] = native_ids(
+            entries.window, entries.parts.property_at[rows[is_native]], ends[rows[is_native]]
         )
-        return found
+        return is_native
 
     def digits(self, first: int, count: int) -> pa.Array:
         """The number in `count` bytes of native ids, from byte `first` of the id on."""
@@ -267,8 +267,8 @@ class MessagesView:
                 yield from map(self._batch, Messages(entries, rows).parts())
 
     @staticmethod
-    def _batch(found: Messages) -> Batch:
-        entries, rows = found.entries, found.rows
+    def _batch(messages: Messages) -> Batch:
+        entries, rows = messages.entries, messages.rows
         task = entries.task
         return Batch(
             len(rows),
@@ -276,26 +276,26 @@ class MessagesView:
                 "replica": lambda: task.replica,
                 "broker_group": lambda: task.group,
                 "topic": lambda: topics_of(entries, rows),
-                "queue": lambda: found.field("queue"),
-                "offset": lambda: found.field("queue_offset"),
+                "queue": lambda: messages.field("queue"),
+                "offset": lambda: messages.field("queue_offset"),
                 "index": lambda: entries.index[rows],
-                "term": lambda: found.field("term"),
+                "term": lambda: messages.field("term"),
                 "pos": lambda: entries.pos[rows],
-                "store_time": lambda: moments(np.clip(found.field("store_ms"), 0, BORN_MS_MAX)),
-                "born_time": lambda: moments(np.clip(found.field("born_ms"), 0, BORN_MS_MAX)),
-                "message_id": lambda: found.text(ID),
-                "tag": lambda: found.text(TAG),
-                "keys": found.keys,
-                "message_group": lambda: found.text(MESSAGE_GROUP),
-                "properties": lambda: found.pairs(system=False),
-                "system": lambda: found.pairs(system=True),
-                "origin": lambda: _unless_zero(found.field("prepared_offset")),
-                "native_producer": lambda: found.digits(5, 4),
-                "native_epoch": lambda: found.digits(9, 2),
-                "native_sequence": lambda: found.digits(11, 6),
-                "frame_position": lambda: _unless_zero(found.field("flag")),
-                "packing": lambda: pa.array(found.packings(), pa.string()),
-                "body": found.bodies,
+                "store_time": lambda: moments(np.clip(messages.field("store_ms"), 0, BORN_MS_MAX)),
+                "born_time": lambda: moments(np.clip(messages.field("born_ms"), 0, BORN_MS_MAX)),
+                "message_id": lambda: messages.text(ID),
+                "tag": lambda: messages.text(TAG),
+                "keys": messages.keys,
+                "message_group": lambda: messages.text(MESSAGE_GROUP),
+                "properties": lambda: messages.pairs(system=False),
+                "system": lambda: messages.pairs(system=True),
+                "origin": lambda: _unless_zero(messages.field("prepared_offset")),
+                "native_producer": lambda: messages.digits(5, 4),
+                "native_epoch": lambda: messages.digits(9, 2),
+                "native_sequence": lambda: messages.digits(11, 6),
+                "frame_position": lambda: _unless_zero(messages.field("flag")),
+                "packing": lambda: pa.array(messages.packings(), pa.string()),
+                "body": messages.bodies,
             },
         )
 
@@ -337,12 +337,12 @@ class RecordsView:
                 yield self._batch(Messages(entries, rows))
 
     @staticmethod
-    def _batch(found: Messages) -> Batch:
-        entries, rows = found.entries, found.rows
+    def _batch(messages: Messages) -> Batch:
+        entries, rows = messages.entries, messages.rows
         task = entries.task
         at, lengths = (
             entries.at[rows] + HEADER_BYTES + RECORD_FIXED_BYTES,
-            found.field("body_bytes"),
+            messages.field("body_bytes"),
         )
         return Batch(
             len(rows),
@@ -350,10 +350,10 @@ class RecordsView:
                 "replica": lambda: task.replica,
                 "group": lambda: task.group,
                 "index": lambda: entries.index[rows],
-                "term": lambda: found.field("term"),
-                "store_ms": lambda: found.field("store_ms"),
+                "term": lambda: messages.field("term"),
+                "store_ms": lambda: messages.field("store_ms"),
                 "topic": lambda: topics_of(entries, rows),
-                "kind": lambda: found.text(TAG),
+                "kind": lambda: messages.text(TAG),
                 "body": lambda: texts(np.frombuffer(entries.window, np.uint8), at, lengths),
             },
         )

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.run.works import LOG, STORED, Outcome, Work, look
+from ledgermq.audit.run.works import LOG, STORED, Outcome, Work, run_work
 from ledgermq.audit.spark.views.entries import needed_files
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, Wanted
@@ -65,7 +65,7 @@ class SegmentsView:
 def work_batch(work: Work) -> Batch:
     """Do one partition of work, and return one row; for other kinds than log files, a row without a
     file."""
-    return _row(work, look(work))
+    return _row(work, run_work(work))
 
 
 def _row(work: Work, outcome: Outcome) -> Batch:

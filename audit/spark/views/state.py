@@ -56,8 +56,8 @@ class StateView:
         snapshot = read_sealed_json(f"{task.root}/{name}")
         if snapshot is None:
             return
-        found = paths_of(snapshot)
-        while rows := list(islice(found, ROWS_AT_ONCE)):
+        paths = paths_of(snapshot)
+        while rows := list(islice(paths, ROWS_AT_ONCE)):
             yield self._batch(share, name, snapshot, rows)
 
     @staticmethod
@@ -103,23 +103,23 @@ def _plain(keys: list[str], value: Any) -> Iterator[Row]:
 
 
 def _delivery(value: Mapping[str, Any]) -> Iterator[Row]:
-    for keys, found in _leaves(["delivery"], value, 3):
-        if not isinstance(found, list) or len(found) != 2:
-            yield from _plain(keys, found)
+    for keys, leaf in _leaves(["delivery"], value, 3):
+        if not isinstance(leaf, list) or len(leaf) != 2:
+            yield from _plain(keys, leaf)
             continue
-        cursor, packed = found
+        cursor, packed = leaf
         yield from _plain([*keys, "cursor"], cursor)
         yield from _taken_apart([*keys, "rows"], packed, _leases)
 
 
 def _lapsed(value: Any) -> Iterator[Row]:
     try:
-        told = Lapsed.canonical(value)
+        canonical = Lapsed.canonical(value)
     except (ValueError, TypeError, KeyError, IndexError):
         yield from _plain(["lapsed"], value)
         return
-    yield from _plain(["lapsed", "since"], told["since"])
-    for *place, lease in told["rows"]:
+    yield from _plain(["lapsed", "since"], canonical["since"])
+    for *place, lease in canonical["rows"]:
         yield from _plain(["lapsed", *map(str, place)], lease)
 
 

@@ -84,17 +84,17 @@ def struct_of(columns: Mapping[str, str], names: Iterable[str]) -> StructType:
 def texts(data: U8, at: I64, lengths: I64) -> pa.Array:
     """Texts in a window as an Arrow array; invalid UTF-8 is replaced."""
     plain, offsets = cut(data, at, lengths)
-    found = pa.StringArray.from_buffers(
+    array = pa.StringArray.from_buffers(
         len(at), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(plain))
     )
     if len(plain) and plain.max() >= 0x80:
         try:
-            found.validate(full=True)
+            array.validate(full=True)
         except pa.ArrowInvalid:
             whole = plain.tobytes()
             bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
             return pa.array([whole[a:b].decode("utf-8", "replace") for a, b in bounds], pa.string())
-    return found
+    return array
 
 
 def stretches(data: U8, at: I64, lengths: I64) -> pa.Array:

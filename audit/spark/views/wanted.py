@@ -113,11 +113,11 @@ def _ms(value: Any) -> tuple[int, int] | None:
 def _span(one: Filter, number: Any) -> Span:
     """A span that contains everything a filter selects."""
     if isinstance(one, In):
-        found = [number(value) for value in one.value]
+        spans = [number(value) for value in one.value]
         return (
             ALL
-            if not found or None in found
-            else Span(min(low for low, _ in found), max(high for _, high in found))
+            if not spans or None in spans
+            else Span(min(low for low, _ in spans), max(high for _, high in spans))
         )
     if not isinstance(
         one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
@@ -165,8 +165,8 @@ def wanted_of(options: Mapping[str, str], view: str, kinds: frozenset[str]) -> W
 
 
 def _names(options: Mapping[str, str], name: str) -> frozenset[str] | None:
-    found = frozenset(part.strip() for part in option(options, name).split(",") if part.strip())
-    return found or None
+    names = frozenset(part.strip() for part in option(options, name).split(",") if part.strip())
+    return names or None
 
 
 def _bound(options: Mapping[str, str], name: str, kind: str) -> int | None:

@@ -22,15 +22,15 @@ def _text(batch: Convertible, fields: PropertyFields, name: str) -> Any:
     """A text column; null for messages without the property."""
     import pyarrow as pa
 
-    found = fields.spans(name)
+    spans = fields.spans(name)
     lengths = np.zeros(len(batch), np.int64)
-    lengths[found.rows] = found.lengths
+    lengths[spans.rows] = spans.lengths
     valid = None
-    if len(found.rows) < len(batch):
+    if len(spans.rows) < len(batch):
         present = np.zeros(len(batch), np.bool_)
-        present[found.rows] = True
+        present[spans.rows] = True
         valid = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    buffers = [valid, pa.py_buffer(_edges(lengths)), pa.py_buffer(found.joined())]
+    buffers = [valid, pa.py_buffer(_edges(lengths)), pa.py_buffer(spans.joined())]
     return pa.Array.from_buffers(pa.string(), len(batch), buffers)
 
 

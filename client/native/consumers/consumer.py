@@ -285,8 +285,8 @@ class AsyncConsumer:
 
     def _place(self, number: int) -> Place:
         if not isinstance(number, Integral) or not 0 <= number < len(self._places):
-            what = f"topic {self.settings.topic} has no queue {number}"
-            raise BadArgument(what, f"its queues are 0 to {len(self._places) - 1}")
+            problem = f"topic {self.settings.topic} has no queue {number}"
+            raise BadArgument(problem, f"its queues are 0 to {len(self._places) - 1}")
         return self._places[number]
 
     def _begin(self, places: Iterable[Place], committed: Mapping[Place, int] | None = None) -> None:
@@ -480,15 +480,15 @@ class AsyncConsumer:
             else 1
         )
         self._distrusted = run.place, run.offset, times
-        what = (
+        problem = (
             f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
         )
         self._positions.again(run)
-        self._flows[run.place.broker_group].restart(what)
+        self._flows[run.place.broker_group].restart(problem)
         if times >= DISTRUST_MAX:
             # Whoever asks again reads it again; what comes behind it is not handed out in its
             # place.
-            raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
+            raise Refused(Code.INTERNAL_SERVER_ERROR, problem, "see ledgermq audit")
 
     async def _report(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -746,12 +746,14 @@ class AsyncConsumer:
         """Raises BadArgument in a callback of this consumer, which must not wait for batches: they
         may wait for its end."""
         if _CALLBACK.get() in self._calls:
-            what = "a callback can neither ask for batches nor close its consumer"
-            raise BadArgument(what, "return from it first; commit, seek and statistics are allowed")
+            problem = "a callback can neither ask for batches nor close its consumer"
+            raise BadArgument(
+                problem, "return from it first; commit, seek and statistics are allowed"
+            )
 
     async def _committed(self, places: Collection[Place]) -> dict[Place, int]:
         """The group's committed offsets in these queues."""
-        found: dict[Place, int] = {}
+        states_of: dict[Place, int] = {}
         for name in sorted({place.broker_group for place in places}):
             request = pb.OffsetsRequest(**self._as_group(name))
             answer = await self._connection.ask("Offsets", name, request, pb.OffsetsResponse)
@@ -760,5 +762,5 @@ class AsyncConsumer:
                 for state in answer.queues
                 if state.committed >= 0
             }
-            found |= {place: states[place] for place in places if place in states}
-        return found
+            states_of |= {place: states[place] for place in places if place in states}
+        return states_of

@@ -203,9 +203,10 @@ class Deliveries:
         try:
             yield
         except OSError as error:
-            what = f"deliveries cannot be written to {log.path} ({error.strerror or error})"
+            problem = f"deliveries cannot be written to {log.path} ({error.strerror or error})"
             raise BadArgument(
-                what, "free disk space, then continue from the committed offsets with another file"
+                problem,
+                "free disk space, then continue from the committed offsets with another file",
             ) from error
 
 

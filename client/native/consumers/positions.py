@@ -327,10 +327,10 @@ class Positions:
                 raise Gap(f"offset {position.next - 1} is due, and {entries.first_offset} came")
             position.awaited, position.unproven = False, True
         elif row < len(entries.sizes) // 4:
-            found = EntryName.of(entries.entry(row))
-            if found != position.after:
+            name = EntryName.of(entries.entry(row))
+            if name != position.after:
                 raise Changed(
-                    place, position.next - 1, f"there is {found} instead of {position.after}"
+                    place, position.next - 1, f"there is {name} instead of {position.after}"
                 )
             position.awaited = False
 
@@ -379,12 +379,12 @@ class Positions:
     def to_commit(self, handed: bool) -> Mapping[Place, int]:
         """Offsets that are not committed yet: behind everything handed out, or only behind what is
         processed."""
-        found = {}
+        offsets = {}
         for place, position in sorted(self._queues.items()):
             offset = position.handed if handed else position.processed
             if offset is not None and offset != position.committed:
-                found[place] = offset
-        return found
+                offsets[place] = offset
+        return offsets
 
     def committed(self, offsets: Mapping[Place, int]) -> None:
         """The cluster has committed these offsets."""

@@ -114,8 +114,8 @@ class Batch:
 
     def with_tags(self, tags: Collection[str]) -> Batch:
         """The messages that have one of these tags."""
-        found = self._fields.spans(TAG)
-        wanted = found.rows[found.among([tag.encode() for tag in tags])]
+        spans = self._fields.spans(TAG)
+        wanted = spans.rows[spans.among([tag.encode() for tag in tags])]
         return self if len(wanted) == len(self) else self.rows(wanted)
 
     def __len__(self) -> int:

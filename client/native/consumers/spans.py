@@ -32,7 +32,7 @@ class Spans(NamedTuple):
 
     def among(self, values: Collection[bytes]) -> NDArray[np.bool_]:
         """A mask of the values that are among these."""
-        found = np.zeros(len(self.rows), np.bool_)
+        chosen = np.zeros(len(self.rows), np.bool_)
         for value in values:
             same = np.flatnonzero(self.lengths == len(value))
             if value:
@@ -40,8 +40,8 @@ class Spans(NamedTuple):
                     windows(self.data, np.dtype(f"V{len(value)}"))[self.begins[same]]
                     == np.void(value)
                 ]
-            found[same] = True
-        return found
+            chosen[same] = True
+        return chosen
 
     def joined(self) -> bytes:
         """The concatenated values."""
@@ -92,12 +92,12 @@ class PropertyFields:
 
     def texts(self, name: str) -> list[str | None]:
         """The values of all messages as text; None for messages without one."""
-        found = self.spans(name)
+        spans = self.spans(name)
         out: list[str | None] = [None] * self._count
         pieces = zip(
-            found.rows.tolist(),
-            found.begins.tolist(),
-            (found.begins + found.lengths).tolist(),
+            spans.rows.tolist(),
+            spans.begins.tolist(),
+            (spans.begins + spans.lengths).tolist(),
             strict=True,
         )
         for row, begin, end in pieces:

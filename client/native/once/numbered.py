@@ -157,9 +157,11 @@ class NumberedWriter:
                 f" {self._begin} to be written"
             )
 
-    def _others(self, what: str) -> Refused:
+    def _others(self, problem: str) -> Refused:
         remedy = "write the same messages in the same order as before, or use another name"
-        return Refused(Code.PRECONDITION_FAILED, f"{what}: they are not the same messages", remedy)
+        return Refused(
+            Code.PRECONDITION_FAILED, f"{problem}: they are not the same messages", remedy
+        )
 
     async def close(self) -> None:
         """End the stream. Unacknowledged messages have an unknown outcome."""

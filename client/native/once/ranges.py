@@ -187,14 +187,14 @@ class RangeReader:
             batch = Batch.read(run, run.place.queue, True, self._batch_bytes, self._expansion)
         except BadEntries as error:
             self._distrusted += 1
-            what = (
+            problem = (
                 f"queue {run.place.queue} of broker group {run.place.broker_group} is damaged from"
                 f" offset {run.offset} on: {error}"
             )
             if self._distrusted >= DISTRUST_MAX:
-                raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit") from error
+                raise Refused(Code.INTERNAL_SERVER_ERROR, problem, "see ledgermq audit") from error
             self._stream.positions.again(run)
-            self._stream.flow.restart(what)
+            self._stream.flow.restart(problem)
             return None
         self._distrusted = 0
         self._at = batch.next_offset
@@ -202,13 +202,13 @@ class RangeReader:
             self._stream.runs.appendleft(rest)
         return batch if self._at <= self._end else batch.before(self._end)
 
-    def _lost(self, found: int) -> None:
-        gone = min(found, self._end) - 1
+    def _lost(self, first: int) -> None:
+        gone = min(first, self._end) - 1
         if self._fail_on_loss and gone >= self._at:
             place = f"queue {self._place.queue} of broker group {self._place.broker_group}"
-            what = f"messages {self._at} to {gone} of {place} are gone: retention took them"
+            problem = f"messages {self._at} to {gone} of {place} are gone: retention took them"
             raise MessagesGone(
-                Code.MESSAGE_NOT_FOUND, what, "read from a later offset, or accept the loss"
+                Code.MESSAGE_NOT_FOUND, problem, "read from a later offset, or accept the loss"
             )
 
     async def close(self) -> None:

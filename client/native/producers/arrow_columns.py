@@ -36,7 +36,7 @@ def columns_of(
     if bodies.valid is not None and not bodies.valid.all():
         row = int(np.flatnonzero(~bodies.valid)[0])
         raise BadArgument(f"row {row} has no {body}", "remove such rows")
-    found = Columns(
+    columns = Columns(
         bodies=bodies,
         queues=0,
         born_ms=born_ms,
@@ -45,8 +45,8 @@ def columns_of(
         properties={name: _column(table, name) for name in properties} or None,
     )
     if order_key is None:
-        return found, None
-    return found, [text or "" for text in _column(table, order_key).texts()]
+        return columns, None
+    return columns, [text or "" for text in _column(table, order_key).texts()]
 
 
 def _column(table: Any, name: str) -> Column:

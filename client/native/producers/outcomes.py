@@ -43,9 +43,9 @@ class FrameAcknowledged:
         if self._offsets is None and self.receipt is not None:
             offsets = np.empty(self.count, np.int64)
             queues = np.broadcast_to(self.queues, self.count)
-            for found in self.receipt.ranges:
-                offsets[queues == found.queue] = np.arange(
-                    found.first_offset, found.first_offset + found.count
+            for run in self.receipt.ranges:
+                offsets[queues == run.queue] = np.arange(
+                    run.first_offset, run.first_offset + run.count
                 )
             self._offsets = offsets
         return self._offsets
@@ -147,12 +147,12 @@ class BatchFailed(SendFailed):
     def __init__(self, failures: tuple[Failure, ...], acknowledged: BatchAcknowledged) -> None:
         first = failures[0].error
         failed = sum(len(failure.rows) for failure in failures)
-        what = (
+        problem = (
             f"{failed} messages of the batch were not acknowledged, first row"
             f" {failures[0].rows[0]}: {getattr(first, 'what', first)}"
         )
         unknown = any(getattr(failure.error, "unknown", False) for failure in failures)
-        super().__init__(what, getattr(first, "remedy", "see the reason"), unknown=unknown)
+        super().__init__(problem, getattr(first, "remedy", "see the reason"), unknown=unknown)
         self.failures = failures
         self.acknowledged = acknowledged
         self.retryable = all(getattr(failure.error, "retryable", False) for failure in failures)

@@ -626,8 +626,8 @@ def _rows(column: Sequence[R] | None) -> tuple[R, ...] | None:
 
 
 def _unwritable(log: ReceiptLog, error: OSError) -> BadArgument:
-    what = f"receipts cannot be written to {log.path} ({error.strerror or error})"
-    return BadArgument(what, "check which messages are stored, then open another producer")
+    problem = f"receipts cannot be written to {log.path} ({error.strerror or error})"
+    return BadArgument(problem, "check which messages are stored, then open another producer")
 
 
 class Content(NamedTuple):

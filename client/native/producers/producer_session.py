@@ -243,11 +243,11 @@ class ProducerSession:
         for batch in list(self._waiting):
             if batch.first_sequence is not None:
                 self._waiting.remove(batch)
-                what = (
+                problem = (
                     "the broker group does not know the producer any more; the message may be"
                     " stored"
                 )
-                self._fail(batch, SendFailed(what, remedy, unknown=True))
+                self._fail(batch, SendFailed(problem, remedy, unknown=True))
         self._identity = None
 
     # Frames out
@@ -311,10 +311,12 @@ class ProducerSession:
                 return False
             except Exception as error:
                 # Whatever: the values are the application's, and so is their code.
-                what = f"the message cannot be encoded ({error or type(error).__name__})"
+                problem = f"the message cannot be encoded ({error or type(error).__name__})"
                 self._cut_or_fail(
                     batch,
-                    BadArgument(what, "give bytes as body, and text as tag, keys and properties"),
+                    BadArgument(
+                        problem, "give bytes as body, and text as tag, keys and properties"
+                    ),
                 )
                 return False
             if (
@@ -323,12 +325,12 @@ class ProducerSession:
                 and len(batch.frame.entries) > self._frame_bytes_max
             ):
                 size = len(batch.frame.entries)
-                what = (
+                problem = (
                     f"the message has {size} bytes with its properties; the limit of a frame is"
                     f" {self._frame_bytes_max}"
                 )
                 self._cut_or_fail(
-                    batch, refusal(Code.MESSAGE_BODY_TOO_LARGE, f"{what}; send less at once")
+                    batch, refusal(Code.MESSAGE_BODY_TOO_LARGE, f"{problem}; send less at once")
                 )
                 return False
         if not again:
@@ -404,7 +406,7 @@ class ProducerSession:
             # A copy of a frame in doubt may have been stored before the name was opened elsewhere.
             self._fail(batch, self._fenced(batch.in_doubt))
             raise self.fence()
-        found = _Rejected(sequence, [batch])
+        refused_batch = _Rejected(sequence, [batch])
         if stored >= answer.count and not problem.retryable:
             # An earlier try stored the frame, and the messages refused now get that as their
             # outcome.
@@ -426,7 +428,7 @@ class ProducerSession:
                 True,
                 answer.next_sequence,
             )
-            found.parts = [head, rest]
+            refused_batch.parts = [head, rest]
         elif problem.code == UNKNOWN_PRODUCER or stored < 0:
             # Something before this frame is missing. Another answer may tell what; otherwise it
             # cannot be known.
@@ -436,8 +438,8 @@ class ProducerSession:
                 self._not_before_s, now + max(PAUSE_S, problem.retry_after_ms / 1000)
             )
         else:
-            found = self._refused(batch, sequence, answer.position, problem_of(problem))
-        self._rejected.append(found)
+            refused_batch = self._refused(batch, sequence, answer.position, problem_of(problem))
+        self._rejected.append(refused_batch)
         self._stored_to = answer.next_sequence
         self._settle_if_all_answered()
 
@@ -575,15 +577,15 @@ class ProducerSession:
         count = batch.expired(now) - batch.reported
         if count > 0:
             why = f" ({self.obstacle})" if self.obstacle else ""
-            what = (
+            problem = (
                 f"not acknowledged in time{why}; it may be stored"
                 if unknown
                 else f"could not be sent in time{why}"
             )
-            what = f"broker group {self.broker_group}: {what}"
+            problem = f"broker group {self.broker_group}: {problem}"
             self._count_failed(count, unknown)
             row, batch.reported = batch.row + batch.reported, batch.reported + count
-            batch.sink.failed(row, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
+            batch.sink.failed(row, count, SendFailed(problem, TOO_LATE_REMEDY, unknown=unknown))
 
     def give_up(self, error: ClusterError) -> None:
         """Fail everything: messages that a node may have as unknown, the others with this error."""
@@ -613,11 +615,11 @@ class ProducerSession:
         return self.fenced
 
     def _fenced(self, unknown: bool) -> ProducerFenced:
-        what = (
+        problem = (
             f"another producer has opened the name {self._settings.name!r} on broker group"
             f" {self.broker_group}"
         )
-        return ProducerFenced(what, "let only one process use a name at a time", unknown=unknown)
+        return ProducerFenced(problem, "let only one process use a name at a time", unknown=unknown)
 
     def _fail(self, batch: Batch, error: ClusterError) -> None:
         count = len(batch) - batch.reported

@@ -177,7 +177,7 @@ class Producer:
             self._handed_bytes += size
             if not self._woken:
                 self._woken = True
-                loop.soon(self._take)
+                loop.soon(self._accept_handed)
         return future
 
     def send_batch(
@@ -263,11 +263,11 @@ class Producer:
                 self._background.close()
 
     async def _flush(self) -> None:
-        self._take()
+        self._accept_handed()
         await self._producer.flush()
 
     async def _close(self, timeout_s: float | None) -> None:
-        self._take()
+        self._accept_handed()
         await self._producer.close(timeout_s)
 
     def _check_open(self) -> Background:
@@ -302,7 +302,7 @@ class Producer:
 
         async def ordered() -> None:
             # Messages handed over earlier are sent first.
-            self._take()
+            self._accept_handed()
             (await sending).add_done_callback(done)
 
         try:
@@ -311,7 +311,7 @@ class Producer:
             sending.close()
         return future
 
-    def _take(self) -> None:
+    def _accept_handed(self) -> None:
         """Runs in the loop: take what threads handed over, in order."""
         wrong: list[tuple[Outcome[Acknowledged], SendFailed]] = []
         with self._room:
@@ -332,9 +332,9 @@ class Producer:
                 except Exception as error:
                     # An argument of a wrong type, such as a queue that is not a number; the
                     # messages behind it must not fail with it.
-                    what = f"the message cannot be sent ({error})"
+                    problem = f"the message cannot be sent ({error})"
                     wrong.append(
-                        (item[0], SendFailed(what, "correct its arguments", unknown=False))
+                        (item[0], SendFailed(problem, "correct its arguments", unknown=False))
                     )
         for future, failed in wrong:
             # Outside of the lock: a callback may wait for a thread that sends.

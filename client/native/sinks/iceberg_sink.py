@@ -180,18 +180,18 @@ class IcebergSink:
             logs=dict(self.logs),
         )
         for _ in range(TRIES):
-            found = self._table.load()
-            if found == mark:
+            stored_mark = self._table.load()
+            if stored_mark == mark:
                 # The conflict that the catalog reported was with this very commit, such as after a
                 # lost answer.
                 break
-            if found != self._mark:
-                what = (
+            if stored_mark != self._mark:
+                problem = (
                     f"{self.where} has other positions than this sink wrote: another sink of the"
                     " topic writes it, or it was rolled back"
                 )
                 raise BadArgument(
-                    what,
+                    problem,
                     "stop the other one, and run this command again; it continues where the table"
                     " ends",
                 )
@@ -201,9 +201,9 @@ class IcebergSink:
                 continue
             break
         else:
-            what = f"{TRIES} commits to {self.where} met those of other programs"
+            problem = f"{TRIES} commits to {self.where} met those of other programs"
             raise ClusterError(
-                what,
+                problem,
                 "run the command again when they are finished; it continues where the table ends",
             )
         self._mark = mark
@@ -216,14 +216,14 @@ def rows_of(batch: Batch) -> Any:
     import pyarrow as pa
 
     number, moment = pa.int64(), pa.timestamp("us", tz="UTC")
-    found = batch.to_arrow(["message_id", "tag", "keys", "properties", "body"])
+    table = batch.to_arrow(["message_id", "tag", "keys", "properties", "body"])
     columns = {
         "broker_group": pa.repeat(pa.scalar(batch.broker_group, pa.string()), len(batch)),
         "group_queue": pa.array(np.full(len(batch), batch.group_queue, np.int32)),
         "offset": pa.array(batch.offsets, number),
         "store_time": pa.array(batch.store_ms * 1000, number).view(moment),
         "born_time": pa.array(batch.born_ms * 1000, number).view(moment),
-        **dict(zip(found.schema.names, found.columns, strict=True)),
+        **dict(zip(table.schema.names, table.columns, strict=True)),
     }
     always = {"broker_group", "group_queue", "offset", "store_time", "born_time", "body"}
     fields = [

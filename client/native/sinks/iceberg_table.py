@@ -100,11 +100,11 @@ class IcebergTable:
             )
         sequence, _, text = table.properties[MARK].partition(" ")
         if not sequence.isdigit() or not 0 < int(sequence) < (oldest.sequence_number or 0):
-            what = (
+            problem = (
                 f"the positions of table {self.name} are lost: its snapshots were removed after it"
                 " was rolled back"
             )
-            raise BadArgument(what, "give another table")
+            raise BadArgument(problem, "give another table")
         return self._read(text)
 
     def _read(self, text: str) -> Mark:
@@ -131,9 +131,9 @@ class IcebergTable:
             except CommitFailedException as error:
                 raise Conflict from error
             except ValueError as error:
-                what = f"table {self.name} does not take the rows of a sink: {told(error)}"
+                problem = f"table {self.name} does not take the rows of a sink: {told(error)}"
                 raise BadArgument(
-                    what, "give its columns their former names and types, or give another table"
+                    problem, "give its columns their former names and types, or give another table"
                 ) from error
 
 

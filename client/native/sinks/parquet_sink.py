@@ -157,12 +157,13 @@ class ParquetSink:
         self.positions, self.last = dict(self._durable), dict(self._durable_last)
 
     def _locked(self) -> IO[str]:
-        if found := next((name for name in OTHERS if (self.directory / name).exists()), None):
-            what = (
-                f"{self.directory} is the directory of a node, of a cluster or of a backup ({found}"
+        if marker := next((name for name in OTHERS if (self.directory / name).exists()), None):
+            problem = (
+                f"{self.directory} is the directory of a node, of a cluster or of a backup"
+                f" ({marker}"
                 " is there)"
             )
-            raise BadArgument(what, "give another directory")
+            raise BadArgument(problem, "give another directory")
         try:
             self._make(self.directory)
             lock = open(self.directory / f".{self.topic}.lock", "a")  # noqa: SIM115 - closed by `__exit__`
@@ -174,8 +175,8 @@ class ParquetSink:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            what = f"another process writes topic {self.topic} to {self.directory}"
-            raise BadArgument(what, "stop it, or give another directory") from None
+            problem = f"another process writes topic {self.topic} to {self.directory}"
+            raise BadArgument(problem, "stop it, or give another directory") from None
         return lock
 
     def _kept(self) -> dict[Queue, int]:
@@ -184,7 +185,7 @@ class ParquetSink:
         try:
             text = path.read_bytes()
         except FileNotFoundError:
-            if found := next(
+            if orphan := next(
                 (
                     one
                     for one in self.directory.rglob(f"{self.topic}.*.parquet")
@@ -193,7 +194,7 @@ class ParquetSink:
                 None,
             ):
                 raise BadArgument(
-                    f"{found} is there, and {path} is not", "restore it, or give another directory"
+                    f"{orphan} is there, and {path} is not", "restore it, or give another directory"
                 ) from None
             return {}
         except OSError as error:

@@ -100,11 +100,11 @@ class Sinking:
                 while not await self._continued(sink, located, until_empty_s):
                     former, located = located, await self._locate()
                     if located.queues == former.queues:
-                        what = (
+                        problem = (
                             f"a node sent messages of topic {self._topic} that do not continue"
                             f" those in {sink.where}"
                         )
-                        raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
+                        raise Refused(Code.INTERNAL_SERVER_ERROR, problem, "see ledgermq audit")
         finally:
             self.rows, self.done = sink.rows, sink.done
 
@@ -169,11 +169,11 @@ class Sinking:
         """An offset names one message for ever, unless a recovery lost messages; the log has
         another id after it."""
         if log_id != sink.logs.setdefault(broker_group, log_id):
-            what = (
+            problem = (
                 f"broker group {broker_group} was recovered since, and {sink.where} may have"
                 " messages that were lost there"
             )
-            raise BadArgument(what, "write the topic to another place")
+            raise BadArgument(problem, "write the topic to another place")
 
     def _report(self, sink: Sink, statistics: ConsumerStatistics) -> None:
         self._show(sink.rows, statistics.lag)

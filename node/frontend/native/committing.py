@@ -88,12 +88,12 @@ class Committer:
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
         await self._confirm(broker_group)
-        found = pb.OffsetsResponse()
+        response = pb.OffsetsResponse()
         for queue, (committed, begin, end) in enumerate(
             await self._engine.run(broker_group, _states(stored, consumer, tiered=self._tiered))
         ):
-            found.queues.add(queue=queue, committed=committed, begin=begin, end=end)
-        return found
+            response.queues.add(queue=queue, committed=committed, begin=begin, end=end)
+        return response
 
     def _objection(self, request: pb.CommitRequest, stored: str) -> LedgerError | None:
         """Why these offsets cannot be committed, by the queues as of the last view; None if they
@@ -199,12 +199,12 @@ class Committer:
             if not self._joiner.owns(
                 owned.topic, owned.consumer_group, owned.member, at.queue, owned.generation
             ):
-                what = (
+                problem = (
                     f"queue {at.queue} of topic {owned.topic} is not {owned.member}'s in generation"
                     f" {owned.generation}"
                 )
                 raise fail(
-                    Code.PRECONDITION_FAILED, f"{what} of consumer group {owned.consumer_group}"
+                    Code.PRECONDITION_FAILED, f"{problem} of consumer group {owned.consumer_group}"
                 )
 
 
@@ -214,23 +214,23 @@ def _states(
     """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`:
     what was trimmed can still be read."""
 
-    def look(hosted: RunningReplica) -> list[tuple[int, int, int]]:
+    def read_states(hosted: RunningReplica) -> list[tuple[int, int, int]]:
         machine = hosted.machine
-        found = []
+        states = []
         for queue in range(machine.queues_of(stored)):
             begin = machine.begin(stored, queue)
             committed = machine.offsets.get((consumer, stored, queue))
             low = machine.floor(stored, queue) if tiered else begin
-            found.append(
+            states.append(
                 (
                     -1 if committed is None else max(committed, low),
                     begin,
                     machine.end(stored, queue),
                 )
             )
-        return found
+        return states
 
-    return look
+    return read_states
 
 
 def _raise_refused(outcome: object, broker_group: str) -> None:

@@ -33,7 +33,7 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.log_tail import LogTail
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.reading import Ends, look
+from ledgermq.node.frontend.native.reading import Ends, read_ends
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.node.frontend.ports import BatchTrace, CallGone, ServerCall, Spans
@@ -185,10 +185,10 @@ class Fetcher:
 
     def standing(self, broker_group: str, bound_ms: int) -> Standing:
         """The standing of the replica here. Raises Moved if it may not serve now."""
-        found = self._local.standing(broker_group, bound_ms)
-        if found is None:
+        local_standing = self._local.standing(broker_group, bound_ms)
+        if local_standing is None:
             raise Moved(broker_group)
-        return found
+        return local_standing
 
     async def confirm(self, broker_group: str) -> None:
         """Confirm that this node leads and has applied everything acknowledged before the call.
@@ -331,7 +331,7 @@ class _Stream:
         tail = await (
             self._open_topic(self._source) if self._topic else self._open_log(self._source)
         )
-        told = False
+        caught_up_told = False
         while True:
             self._waiter.begin()
             if self._broken is not None:
@@ -348,15 +348,15 @@ class _Stream:
                 continue
             room = min(self._max_bytes, self._credit)
             if await self._sent(tail, view, room, hold):
-                told = False
+                caught_up_told = False
                 continue
             if tail.finished:
                 continue
-            if not told:
-                told = True
+            if not caught_up_told:
+                caught_up_told = True
                 await self._context.write(self._caught_up(tail))
                 continue
-            told = await self._advance()
+            caught_up_told = await self._advance()
 
     def _standing(self) -> Standing:
         """This node's standing for the stream. Raises Moved if it may not serve it."""
@@ -449,7 +449,7 @@ class _Stream:
         until = asyncio.get_running_loop().time() + TOPIC_WITHIN_S
         while True:
             self._waiter.begin()
-            ends = await source.run(lambda hosted: look(hosted, self._topic))
+            ends = await source.run(lambda hosted: read_ends(hosted, self._topic))
             if ends is not None:
                 return ends
             self._standing()
@@ -457,10 +457,10 @@ class _Stream:
                 async with asyncio.timeout_at(until):
                     await self._waiter.wait()
             except TimeoutError:
-                what = (
+                reason = (
                     f"topic {self._topic} is being set up in broker group {self._group}; try again"
                 )
-                raise fail(Code.HA_NOT_AVAILABLE, what) from None
+                raise fail(Code.HA_NOT_AVAILABLE, reason) from None
 
     async def _place(self, source: GroupSource, ends: Ends, wanted: pb.FetchFrom) -> int:
         queue = wanted.queue
@@ -475,11 +475,11 @@ class _Stream:
             case "offset":
                 if not 0 <= wanted.offset <= end:
                     self._let_leader_judge()
-                    what = (
+                    reason = (
                         f"offset {wanted.offset} is outside of queue {queue} of topic"
                         f" {self._topic}, which holds {begin} to {end}"
                     )
-                    raise fail(Code.ILLEGAL_OFFSET, f"{what} (exclusive)")
+                    raise fail(Code.ILLEGAL_OFFSET, f"{reason} (exclusive)")
                 return await self._from(source, begin, queue, wanted.offset)
             case "store_ms":
                 return await source.offset_at(self._topic, queue, begin, end, wanted.store_ms)
@@ -538,12 +538,12 @@ class _Stream:
         ends: Mapping[int, int] = (
             {-1: tail.next_index} if isinstance(tail, LogTail) else tail.places
         )
-        told = pb.CaughtUp(commit_index=tail.next_index - 1)
+        caught_up = pb.CaughtUp(commit_index=tail.next_index - 1)
         if (age_ms := self._standing().age_ms) is not None:
-            told.age_ms = age_ms
+            caught_up.age_ms = age_ms
         for queue, offset in ends.items():
-            told.ends.add(queue=queue, first_offset=offset)
-        return pb.FetchResponse(caught_up=told).SerializeToString()
+            caught_up.ends.add(queue=queue, first_offset=offset)
+        return pb.FetchResponse(caught_up=caught_up).SerializeToString()
 
 
 def _places(opening: pb.OpenFetch) -> Sequence[pb.FetchFrom]:
@@ -587,6 +587,6 @@ def _as_ledger_error(error: Exception, node: str) -> LedgerError:
     if isinstance(error, CallRefused | LedgerError):
         return as_error(error, node, METHOD)
     if isinstance(error, Unreadable):
-        what = f"a message cannot be read on node {node} ({error}); the node will repair it"
-        return fail(Code.INTERNAL_SERVER_ERROR, what)
+        reason = f"a message cannot be read on node {node} ({error}); the node will repair it"
+        return fail(Code.INTERNAL_SERVER_ERROR, reason)
     return as_error(error, node, METHOD)

@@ -79,10 +79,10 @@ class FrameAnswers:
         """Reject a frame that the broker group refused."""
         if refused.next_sequence is not None:
             self.next_sequence = refused.next_sequence
-        found = problem(refusal_error(refused, self._node))
-        found.retryable = found.retryable or refused.reason in IN_ORDER
-        found.retry_after_ms = AGAIN_MS.get(refused.reason, 0)
-        return self._rejected(sent, found, -1)
+        reason = problem(refusal_error(refused, self._node))
+        reason.retryable = reason.retryable or refused.reason in IN_ORDER
+        reason.retry_after_ms = AGAIN_MS.get(refused.reason, 0)
+        return self._rejected(sent, reason, -1)
 
     def rejected(
         self, sent: Sent, error: LedgerError, position: int = -1

@@ -133,7 +133,7 @@ class Joiner:
             or renumbered(group.topic, topic)
         ):
             return False
-        group.ownership.look(self._now_ns())
+        group.ownership.expire(self._now_ns())
         return group.ownership.owns(member, queue, generation)
 
     async def serve(self, context: ServerCall) -> None:
@@ -241,11 +241,11 @@ class Joiner:
                 if share is None:
                     if listening.done():
                         return
-                    what = (
+                    reason = (
                         f"member {member} was silent for too long and counts as gone: join again"
                         " without any queues"
                     )
-                    raise fail(Code.PRECONDITION_FAILED, what)
+                    raise fail(Code.PRECONDITION_FAILED, reason)
                 answer = pb.Assignment(
                     generation=share.generation, queues=share.queues, members=share.members
                 )
@@ -361,7 +361,7 @@ class Joiner:
 
     def _time_passed(self, key: tuple[str, str], group: _Group) -> None:
         group.timer = None
-        group.ownership.look(self._now_ns())
+        group.ownership.expire(self._now_ns())
         self._notify(key, group, None)
 
     def _allow(self, caller: Caller, stored: str, consumer: str) -> None:

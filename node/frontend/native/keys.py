@@ -108,7 +108,7 @@ class ReceiptKeys:
             log.info("receipts are signed with a new key", key=key_id)
         return outcome.value["key_id"], outcome.value["keys"]
 
-    async def look(self) -> None:
+    async def rotate_if_old(self) -> None:
         """Rotate the key if it is old. A failure is logged; the next call tries again."""
         known = self._quorum.state.receipt_keys
         if known and self._now_ms() - known[-1].created_ms >= ROTATE_AFTER_MS:
@@ -128,8 +128,10 @@ class ReceiptKeys:
                 return None
             text = self._sealer.open(_name(key_id), sealed)
             if text is None:
-                what = "it was sealed under another cluster secret; set cluster.former_secret_file"
-                log.error("receipt key not readable", key=key_id, reason=what)
+                reason = (
+                    "it was sealed under another cluster secret; set cluster.former_secret_file"
+                )
+                log.error("receipt key not readable", key=key_id, reason=reason)
             self._opened[key_id] = None if text is None else bytes.fromhex(text)
         return self._opened[key_id]
 

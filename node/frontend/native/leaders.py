@@ -48,22 +48,22 @@ class Leaders:
             # If its own view names this node, it was just elected and serves soon; otherwise the
             # hint is outdated.
             leader = self._node if view is not None and view.leader == self._node else None
-        found = log_pb2.Redirect(broker_group=broker_group, term=0 if view is None else view.term)
+        answer = log_pb2.Redirect(broker_group=broker_group, term=0 if view is None else view.term)
         if leader is not None:
-            found.leader, found.endpoint = leader, self._endpoint(leader) or ""
-        return found
+            answer.leader, answer.endpoint = leader, self._endpoint(leader) or ""
+        return answer
 
     async def settled(self, broker_group: str, within_s: float = WAIT_S) -> log_pb2.Redirect:
         """The redirect, as soon as a leader is known; without one after `within_s`."""
         until = asyncio.get_running_loop().time() + within_s
-        while not (found := self.redirect(broker_group)).leader:
+        while not (redirect := self.redirect(broker_group)).leader:
             changed, left = self._changed, until - asyncio.get_running_loop().time()
             if left <= 0:
-                return found
+                return redirect
             try:
                 async with asyncio.timeout(left):
                     await changed.wait()
             except TimeoutError:
                 # No leader was elected in time; the client asks again.
                 return self.redirect(broker_group)
-        return found
+        return redirect

@@ -35,10 +35,10 @@ class Locator:
         stored = caller.topic(request.namespace, request.topic)
         self._callers.allow(caller, publish(stored), read(stored))
         topic = await self._topics.find(stored)
-        found = log_pb2.LocateResponse(cluster_id=self._cluster_id, kind=topic.kind.value)
+        response = log_pb2.LocateResponse(cluster_id=self._cluster_id, kind=topic.kind.value)
         for name, queues in sorted(topic.placement.items()):
-            group = found.broker_groups.add(
+            group = response.broker_groups.add(
                 name=name, queues=range(queues), log_id=self._log_ids.get(name, "")
             )
             group.leader.CopyFrom(self._leaders.redirect(name))
-        return found
+        return response

@@ -51,12 +51,14 @@ def shares(
         name: sorted(queue for queue in owned.get(name, ()) if queue < queues) for name in names
     }
     larger = set(sorted(names, key=lambda name: (-len(kept[name]), name))[:more])
-    found = {name: kept[name][: least + (name in larger)] for name in names}
-    taken = {queue for own in found.values() for queue in own}
+    queues_of = {name: kept[name][: least + (name in larger)] for name in names}
+    taken = {queue for own in queues_of.values() for queue in own}
     left = iter([queue for queue in range(queues) if queue not in taken])
     for name in names:
-        found[name] += [next(left) for _ in range(least + (name in larger) - len(found[name]))]
-    return {name: tuple(sorted(own)) for name, own in found.items()}
+        queues_of[name] += [
+            next(left) for _ in range(least + (name in larger) - len(queues_of[name]))
+        ]
+    return {name: tuple(sorted(own)) for name, own in queues_of.items()}
 
 
 class Ownership:
@@ -79,7 +81,7 @@ class Ownership:
     def join(self, name: str, generation: int, claims: Iterable[int], now_ns: int) -> None:
         """A member joins. With generation 0 it reads nothing; otherwise it has finished that
         generation, maybe under another coordinator, and reads the queues it claims."""
-        self.look(now_ns)
+        self.expire(now_ns)
         member = self._members.get(name)
         if member is not None and generation:
             member.heard_ns = now_ns
@@ -102,7 +104,7 @@ class Ownership:
     def alive(self, name: str, generation: int, now_ns: int) -> bool:
         """A sign of life of a member that has finished a generation. False: the member counts as
         gone and must join again."""
-        self.look(now_ns)
+        self.expire(now_ns)
         member = self._members.get(name)
         if member is None:
             return False
@@ -115,14 +117,14 @@ class Ownership:
         """A member leaves and reads nothing any more."""
         if self._members.pop(name, None) is not None:
             self.generation += 1
-        self.look(now_ns)
+        self.expire(now_ns)
 
     def resize(self, queues: int, now_ns: int) -> None:
         """The topic now has this number of queues."""
         if queues != self._queues:
             self._queues = queues
             self.generation += 1
-        self.look(now_ns)
+        self.expire(now_ns)
 
     # -- state
 
@@ -157,7 +159,7 @@ class Ownership:
 
     # -- transitions
 
-    def look(self, now_ns: int) -> None:
+    def expire(self, now_ns: int) -> None:
         """Remove members that were silent for longer than the liveness period, and end haunting
         that is over."""
         gone = [

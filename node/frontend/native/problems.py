@@ -38,10 +38,12 @@ def bare(error: E) -> E:
 
 def problem(error: LedgerError) -> log_pb2.Problem:
     """The error as a Problem. `retryable`: the error table says so, and the outcome is known."""
-    found = log_pb2.Problem(code=int(error.code), message=error.message, retryable=error.retryable)
+    encoded = log_pb2.Problem(
+        code=int(error.code), message=error.message, retryable=error.retryable
+    )
     if isinstance(error, TooMuch):
-        found.retry_after_ms = error.retry_after_ms
-    return found
+        encoded.retry_after_ms = error.retry_after_ms
+    return encoded
 
 
 def as_error(error: Exception, node: str, method: str) -> LedgerError:

@@ -132,12 +132,12 @@ class ProduceStream:
             while True:
                 while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
                     await self._wait()
-                await self._take(await self._incoming.next())
+                await self._read_frame(await self._incoming.next())
         # whatever ended the reading ends the stream, after the pending answers
         except Exception as error:
             self._end(error)
 
-    async def _take(self, data: bytes | None) -> None:
+    async def _read_frame(self, data: bytes | None) -> None:
         """Read one frame. A function of its own, so that an idle stream keeps nothing of its last
         frame alive."""
         if data is None:

@@ -74,12 +74,14 @@ def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_
         )
         return unverifiable(f"entry {last} is not committed{lost}")
     if (term := log.term_at(first)) != receipt.term or log.chain_at(last) != receipt.chain_crc:
-        what = (
+        difference = (
             f"entry {first} has term {term}"
             if term != receipt.term
             else f"entry {last} has another chain CRC"
         )
-        return false(what if weaker is None else f"{what}; acknowledged {weaker} and lost")
+        return false(
+            difference if weaker is None else f"{difference}; acknowledged {weaker} and lost"
+        )
     return None
 
 
@@ -97,14 +99,14 @@ class Proof:
     def add(self, entries: Range) -> log_pb2.Verdict | None:
         """The verdict; None while entries are missing."""
         try:
-            found = verify_range(
+            verified = verify_range(
                 entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain
             )
         except BadEntry as error:
             return unverifiable(f"this replica's copy is damaged ({error}); run the audit")
-        count = min(self._left, len(found))
-        found = cut(found, found.first_index + count - 1)
-        wrong = self._producer(found, count) or self._places(found)
+        count = min(self._left, len(verified))
+        verified = cut(verified, verified.first_index + count - 1)
+        wrong = self._producer(verified, count) or self._places(verified)
         if wrong:
             return false(wrong)
         self.next_index += count
@@ -113,27 +115,29 @@ class Proof:
             return None
         return true() if self._offsets == self._ends else false("its queues have other offsets")
 
-    def _producer(self, found: Range, count: int) -> str:
+    def _producer(self, entries: Range, count: int) -> str:
         receipt, sequence = (
             self._receipt,
             self._receipt.first_sequence + self.next_index - self._receipt.first_index,
         )
-        runs = native_runs(found)
-        told = [(run.at, run.producer_id, run.epoch, run.first_sequence - run.at) for run in runs]
+        runs = native_runs(entries)
+        numbered = [
+            (run.at, run.producer_id, run.epoch, run.first_sequence - run.at) for run in runs
+        ]
         wanted = (receipt.producer_id, receipt.epoch, sequence)
         if (
-            not told
-            or told[0][0]
+            not numbered
+            or numbered[0][0]
             or sum(run.count for run in runs) != count
-            or any(run[1:] != wanted for run in told)
+            or any(run[1:] != wanted for run in numbered)
         ):
             return (
                 f"the entries from {self.next_index} on are not messages {sequence} and after of"
                 f" producer {wanted[0]}, epoch {wanted[1]}"
             )
-        places = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+        places = zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True)
         topics = {
-            decode_record(found.data[at + HEADER_BYTES : at + size]).topic for at, size in places
+            decode_record(entries.data[at + HEADER_BYTES : at + size]).topic for at, size in places
         }
         return (
             ""
@@ -141,8 +145,8 @@ class Proof:
             else f"the entries from {self.next_index} on are of topic {min(topics)}"
         )
 
-    def _places(self, found: Range) -> str:
-        heads = prefixes(found.data, found.starts)
+    def _places(self, entries: Range) -> str:
+        heads = prefixes(entries.data, entries.starts)
         if (
             int(heads["store_ms"].min()) != self._receipt.store_ms
             or int(heads["store_ms"].max()) != self._receipt.store_ms
@@ -150,9 +154,11 @@ class Proof:
             return f"it was stored at {int(heads['store_ms'][0])}"
         queues, offsets = heads["queue"].astype(np.int64), heads["queue_offset"].astype(np.int64)
         for queue in np.unique(queues).tolist():
-            here = offsets[queues == queue]
+            of_queue = offsets[queues == queue]
             first = self._offsets.get(queue)
-            if first is None or not np.array_equal(here, np.arange(first, first + len(here))):
-                return f"its messages in queue {queue} begin with offset {int(here[0])}"
-            self._offsets[queue] = first + len(here)
+            if first is None or not np.array_equal(
+                of_queue, np.arange(first, first + len(of_queue))
+            ):
+                return f"its messages in queue {queue} begin with offset {int(of_queue[0])}"
+            self._offsets[queue] = first + len(of_queue)
         return ""

@@ -48,7 +48,7 @@ class Ends:
     floors: tuple[int, ...]
 
 
-def look(hosted: RunningReplica, topic: str) -> Ends | None:
+def read_ends(hosted: RunningReplica, topic: str) -> Ends | None:
     """The bounds of a topic's queues; None if the topic is not in force. Runs between two turns."""
     machine = hosted.machine
     config = machine.topics.get(topic)

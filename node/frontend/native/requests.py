@@ -40,9 +40,9 @@ class FrameRequest:
 def read(data: bytes) -> FrameRequest | log_pb2.OpenProducer:
     """Decode a request. Raises DecodeError for invalid bytes, and for a request that is neither
     kind."""
-    found = _frame(data) if data[:1] == bytes((_FRAME,)) else None
-    if found is not None:
-        return found
+    framed = _frame(data) if data[:1] == bytes((_FRAME,)) else None
+    if framed is not None:
+        return framed
     request = log_pb2.ProduceRequest.FromString(data)
     kind = request.WhichOneof("request")
     if kind == "open":

@@ -175,7 +175,7 @@ class LogService:
     async def run(self) -> None:
         """The service's periodic work, until cancelled."""
         while True:
-            await self._parts.keys.look()
+            await self._parts.keys.rotate_if_old()
             await asyncio.sleep(KEYS_EVERY_S)
 
     async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
@@ -210,7 +210,7 @@ class LogService:
                 answer = response(problem=problem(as_error(error, parts.node, name)))
                 code = answer.problem.code
             meter.count_code(code, perf_counter() - began)
-            found: bytes = answer.SerializeToString()
-            return found
+            encoded: bytes = answer.SerializeToString()
+            return encoded
 
         return UnaryMethod(serve)

@@ -64,7 +64,7 @@ class GroupSource:
         then repaired."""
         began = time.perf_counter()
         try:
-            found = await asyncio.get_running_loop().run_in_executor(
+            result = await asyncio.get_running_loop().run_in_executor(
                 self._threads.cold, self._guarded, work
             )
         except Unreadable as damage:
@@ -77,7 +77,7 @@ class GroupSource:
             # first.
             self._progress = ends
             await asyncio.sleep(min(time.perf_counter() - began, REST_S))
-        return found
+        return result
 
     def _failing(self, damage: Unreadable) -> Callable[[Any], None]:
         """Fail the group only if the damaged files are still its own: it may have been repaired
@@ -95,11 +95,11 @@ class GroupSource:
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
         """The first offset in begin … end−1 that was stored at `store_ms` or later, on this disk or
         in the store; `end` if there is none."""
-        found = await self._local_offset_at(topic, queue, begin, end, store_ms)
+        local_offset = await self._local_offset_at(topic, queue, begin, end, store_ms)
         return (
-            found
+            local_offset
             if self.tier is None
-            else await self.tier.offset_at(self.group, topic, queue, store_ms, found)
+            else await self.tier.offset_at(self.group, topic, queue, store_ms, local_offset)
         )
 
     async def _local_offset_at(
@@ -112,13 +112,13 @@ class GroupSource:
             )
         )
         high = max(begin, min(written, end))
-        found = await self.cold(
+        offset = await self.cold(
             lambda: self.files.offset_at(
                 topic, queue, low=begin, high=high, store_ms=store_ms, epochs=epochs
             )
         )
-        if found < high or high == end:
-            return found
+        if offset < high or high == end:
+            return offset
         # The other units wait in memory.
         return min(
             end,

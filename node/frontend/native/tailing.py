@@ -23,7 +23,7 @@ import numpy as np
 
 from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
-from ledgermq.node.frontend.native.reading import Ends, look, waiting
+from ledgermq.node.frontend.native.reading import Ends, read_ends, waiting
 from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import I32, I64
@@ -107,7 +107,7 @@ class QueueTail:
                 self._cursor = self._follows
             ranges = self._source.recent.since(self._cursor)
             if ranges is None:
-                self._catch_up(await self._look())
+                self._catch_up(await self._read_ends())
                 continue
             if not ranges:
                 return []
@@ -133,9 +133,9 @@ class QueueTail:
         end = self._ends[queue]
         return end if self._goals is None else min(end, self._goals[queue])
 
-    async def _look(self) -> Ends:
+    async def _read_ends(self) -> Ends:
         topic = self._topic
-        ends = await self._source.run(lambda hosted: look(hosted, topic))
+        ends = await self._source.run(lambda hosted: read_ends(hosted, topic))
         if ends is None:
             raise Gone(topic)
         return ends
@@ -143,7 +143,7 @@ class QueueTail:
     async def _renew(self) -> None:
         """The topic was created again: its queues continue behind the messages of the former
         topic."""
-        ends = await self._look()
+        ends = await self._read_ends()
         begins = ends.begins if self._source.tier is None else ends.floors
         for queue in self._queues:
             if queue < len(begins):
@@ -170,11 +170,11 @@ class QueueTail:
             if first >= stop:
                 continue
             end, skipped = _end(ends, queue), self._skipped.get(queue, 0)
-            found, pos = await self._entries(queue, first, stop, max_bytes, end, skipped=skipped)
-            if found is None:
-                found, pos = await self._stored(queue, max_bytes, end)
-            if found is None:
-                begins = (await self._look()).begins
+            batch, pos = await self._entries(queue, first, stop, max_bytes, end, skipped=skipped)
+            if batch is None:
+                batch, pos = await self._stored(queue, max_bytes, end)
+            if batch is None:
+                begins = (await self._read_ends()).begins
                 if not self._skip(queue, begins[queue] if queue < len(begins) else stop):
                     raise LogDamaged(
                         f"message {first} of queue {queue} of topic {self._topic} is missing: audit"
@@ -184,9 +184,9 @@ class QueueTail:
                 continue
             first = int(self._next[queue])
             self._skipped.pop(queue, None)
-            self._next[queue] = first + found.count
+            self._next[queue] = first + batch.count
             heappush(self._behind, (pos, queue))
-            return [found]
+            return [batch]
         return []
 
     async def _stored(self, queue: int, max_bytes: int, end: int) -> tuple[Answer | None, int]:
@@ -195,19 +195,19 @@ class QueueTail:
         tier = self._source.tier
         if tier is None:
             return None, 0
-        found = await tier.entries(
+        entries = await tier.entries(
             self._source.group, self._topic, queue, int(self._next[queue]), max_bytes
         )
-        if found is None:
+        if entries is None:
             return None, 0
-        self._skip(queue, found.first)
+        self._skip(queue, entries.first)
         batch = Batch(
             queue=queue,
-            first_offset=found.first,
-            sizes=found.sizes,
-            pieces=found.pieces,
+            first_offset=entries.first,
+            sizes=entries.sizes,
+            pieces=entries.pieces,
             source="stored",
-            pos=found.pos,
+            pos=entries.pos,
         )
         return _answer(batch, end, self._skipped.get(queue, 0))
 
@@ -230,11 +230,13 @@ class QueueTail:
                 return answer
             # Committed, but not durable here: only the loop can read it, between two turns.
             anyway = True
-        found = await self._source.run(waiting(topic, queue, first, stop, max_bytes, anyway=anyway))
-        if isinstance(found, int):
-            self._written[queue] = found
+        waited = await self._source.run(
+            waiting(topic, queue, first, stop, max_bytes, anyway=anyway)
+        )
+        if isinstance(waited, int):
+            self._written[queue] = waited
             return await self._entries(queue, first, stop, max_bytes, end, skipped=skipped)
-        return _answer(found, end, skipped)
+        return _answer(waited, end, skipped)
 
     # Following
 
@@ -258,21 +260,21 @@ class QueueTail:
     def _select(self, ranges: list[Applied], max_bytes: int) -> list[Batch]:
         """The entries of the ranges for this reader, within `max_bytes`; moves the cursor behind
         the completed ranges."""
-        found: dict[int, list[tuple[int, I32, list[Piece]]]] = {}
+        parts_of: dict[int, list[tuple[int, I32, list[Piece]]]] = {}
         left = max_bytes
         for applied in ranges:
             rows = self._rows(applied)
             if len(rows):
                 sizes = applied.columns.sizes[rows] + np.int32(HEADER_BYTES)
                 fits = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, side="right"))
-                taken = max(fits, 0 if found else 1)
+                taken = max(fits, 0 if parts_of else 1)
                 if taken:
-                    self._take(applied, rows[:taken], sizes[:taken], found)
+                    self._add_rows(applied, rows[:taken], sizes[:taken], parts_of)
                 left -= int(sizes[:taken].sum(dtype=np.int64))
                 if taken < len(rows):
                     break
             self._cursor = applied.entries.last_index + 1
-        return [_merged(queue, parts) for queue, parts in found.items()]
+        return [_merged(queue, parts) for queue, parts in parts_of.items()]
 
     def _rows(self, applied: Applied) -> I64:
         """The row numbers of a range's entries that this reader still needs."""
@@ -287,12 +289,12 @@ class QueueTail:
             chosen &= queues < len(self._next)
         return np.flatnonzero(chosen)
 
-    def _take(
+    def _add_rows(
         self,
         applied: Applied,
         rows: I64,
         sizes: I32,
-        found: dict[int, list[tuple[int, I32, list[Piece]]]],
+        parts_of: dict[int, list[tuple[int, I32, list[Piece]]]],
     ) -> None:
         columns, entries = applied.columns, applied.entries
         queues = columns.queues[rows]
@@ -319,7 +321,7 @@ class QueueTail:
                 " (invariant I6)"
             )
             self._next[queue] = first + count
-            found.setdefault(queue, []).append(
+            parts_of.setdefault(queue, []).append(
                 (first, sizes[group], gather(entries.data, starts[group], sizes[group]))
             )
 

@@ -89,10 +89,10 @@ class Verifier:
                 verdicts[place] = verdict
         for group, places in groups.items():
             if await self._known(group):
-                found = await self._by_log(group, [receipts[place] for place in places])
+                results = await self._by_log(group, [receipts[place] for place in places])
             else:
-                found = [unverifiable(f"there is no broker group {group}")] * len(places)
-            verdicts.update(zip(places, found, strict=True))
+                results = [unverifiable(f"there is no broker group {group}")] * len(places)
+            verdicts.update(zip(places, results, strict=True))
         return log_pb2.VerifyResponse(verdicts=[verdicts[place] for place in range(len(receipts))])
 
     def _by_mac(self, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
@@ -154,15 +154,15 @@ class Verifier:
         while True:
             index = proof.next_index
 
-            def look(hosted: RunningReplica, index: int = index) -> log_pb2.Verdict | Range:
+            def judge(hosted: RunningReplica, index: int = index) -> log_pb2.Verdict | Range:
                 log = hosted.store.log
                 verdict = at_the_edges(log, hosted.machine.applied_index, receipt)
                 return verdict if verdict is not None else _kept(log.read(index, PIECE_BYTES))
 
-            found = await self._engine.run(group, look)
-            if not isinstance(found, Range):
-                return found
-            verdict = await asyncio.to_thread(proof.add, found)
+            entries = await self._engine.run(group, judge)
+            if not isinstance(entries, Range):
+                return entries
+            verdict = await asyncio.to_thread(proof.add, entries)
             if verdict is not None:
                 return verdict
 

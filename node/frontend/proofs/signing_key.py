@@ -57,13 +57,13 @@ def load_or_make(directory: Path, node: str, cluster_id: str, now_ms: int) -> Si
     try:
         value = sealed_json.decode(path.read_bytes(), str(path))
         if value.get("v") != VERSION:
-            what = f"{path} has version {value.get('v')}, this program reads {VERSION}"
-            raise FatalError(ExitCode.WRONG_VERSION, what, "start the program that wrote it")
+            problem = f"{path} has version {value.get('v')}, this program reads {VERSION}"
+            raise FatalError(ExitCode.WRONG_VERSION, problem, "start the program that wrote it")
         if (value["cluster_id"], value["node"]) != (cluster_id, node):
-            what = f"{path} belongs to node {value['node']} of cluster {value['cluster_id']}"
+            problem = f"{path} belongs to node {value['node']} of cluster {value['cluster_id']}"
             raise FatalError(
                 ExitCode.DATA_UNUSABLE,
-                what,
+                problem,
                 "each node has a key of its own: remove the copy, and this node makes one",
             )
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(value["private"]))

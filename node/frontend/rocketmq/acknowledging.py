@@ -69,7 +69,7 @@ class Acknowledger:
         if len(parts) == 1:
             ((broker_group, places),) = parts.items()
             await self._ack_part(
-                broker_group, places, request, stored, caller, deadline=deadline, found=statuses_
+                broker_group, places, request, stored, caller, deadline=deadline, results=statuses_
             )
         elif parts:
             jobs = (
@@ -80,7 +80,7 @@ class Acknowledger:
                     stored=stored,
                     caller=caller,
                     deadline=deadline,
-                    found=statuses_,
+                    results=statuses_,
                 )
                 for bg, places in parts.items()
             )
@@ -112,16 +112,16 @@ class Acknowledger:
                 Code.BAD_REQUEST,
                 f"an acknowledgement holds 1 to {ACKS_MAX} entries, not {len(request.entries)}",
             )
-        found = [statuses.OK] * len(request.entries)
+        results = [statuses.OK] * len(request.entries)
         parts: dict[str, list[tuple[int, Handle]]] = {}
         for place, entry in enumerate(request.entries):
             try:
                 broker_group, handle = self._handles.read_for(entry.receipt_handle, group, stored)
             except LedgerError as error:
-                found[place] = statuses.status_of(error)
+                results[place] = statuses.status_of(error)
             else:
                 parts.setdefault(broker_group, []).append((place, handle))
-        return found, parts, stored
+        return results, parts, stored
 
     async def _ack_part(
         self,
@@ -131,13 +131,13 @@ class Acknowledger:
         stored: str,
         caller: Caller,
         deadline: float,
-        found: list[pb.Status],
+        results: list[pb.Status],
     ) -> None:
         """Acknowledge the entries of one broker group; a failure becomes their status."""
         try:
             if self._groups.leads(broker_group):
                 try:
-                    await self._ack_here(broker_group, places, stored, deadline, found)
+                    await self._ack_here(broker_group, places, stored, deadline, results)
                     return
                 except CallRefused as refusal:
                     if refusal.refused.reason not in AGAIN:
@@ -158,14 +158,14 @@ class Acknowledger:
             )
             response = pb.AckMessageResponse.FromString(responses[0])
             for i, (place, _) in enumerate(places):
-                found[place] = (
+                results[place] = (
                     response.entries[i].status if i < len(response.entries) else response.status
                 )
         # a failure of this part must not change the results of the other entries
         except Exception as error:
             status = statuses.status_of(statuses.as_error(error, self._config.node, ACK))
             for place, _ in places:
-                found[place] = status
+                results[place] = status
 
     async def _ack_here(
         self,
@@ -173,13 +173,13 @@ class Acknowledger:
         places: Sequence[tuple[int, Handle]],
         stored: str,
         deadline: float,
-        found: list[pb.Status],
+        results: list[pb.Status],
     ) -> None:
         call = Ack(self._groups.engine.new_token(), [handle for _, handle in places])
         acked: Acked = await self._groups.call(broker_group, call, stored, deadline)
         for (place, _), ok in zip(places, acked.ok, strict=True):
             if not ok:
-                found[place] = statuses.status_of(_replaced())
+                results[place] = statuses.status_of(_replaced())
 
     # Change
 
@@ -248,16 +248,16 @@ class Acknowledger:
         return response.SerializeToString()
 
 
-def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> bytes:
+def _ack_response(request: pb.AckMessageRequest, results: list[pb.Status]) -> bytes:
     """One result for each entry, in order; the response's own status is the code they have in
     common."""
     status = statuses.OK
-    if any([each is not statuses.OK for each in found]):
-        message = next((each.message for each in found if each.code != pb.OK), "OK")
-        status = statuses.status(common({each.code for each in found}), message)
+    if any([each is not statuses.OK for each in results]):
+        message = next((each.message for each in results if each.code != pb.OK), "OK")
+        status = statuses.status(common({each.code for each in results}), message)
     response = pb.AckMessageResponse()
     response.status.CopyFrom(status)
-    for entry, each in zip(request.entries, found, strict=True):
+    for entry, each in zip(request.entries, results, strict=True):
         response.entries.add(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
         )

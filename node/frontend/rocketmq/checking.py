@@ -57,18 +57,20 @@ class Checker:
             for broker_group, view in list(self._engine.views.items()):
                 if view.serving and view.undecided:
                     try:
-                        await self.look(broker_group)
+                        await self.send_due_checks(broker_group)
                     except Exception:  # whatever happened in this round, the next one starts anew
                         log.exception("transactions were not checked", group=broker_group)
 
-    async def look(self, broker_group: str) -> None:
+    async def send_due_checks(self, broker_group: str) -> None:
         """Send checks for the halves that are due."""
         absent: set[str] = set()
         for _ in range(BATCHES):
-            found = await self._engine.call(broker_group, Overdue(self._engine.new_token(), BATCH))
-            if not isinstance(found, OverdueHalves):
+            overdue = await self._engine.call(
+                broker_group, Overdue(self._engine.new_token(), BATCH)
+            )
+            if not isinstance(overdue, OverdueHalves):
                 return
-            for offset, topic, how in found.dropped:
+            for offset, topic, how in overdue.dropped:
                 metrics.TRANSACTIONS_DROPPED.labels(broker_group, how).inc()
                 log.warning(
                     "undecided transaction dropped",
@@ -78,13 +80,13 @@ class Checker:
                     reason=how,
                 )
             by_topic: dict[str, list[int]] = {}
-            for offset, topic in found.halves:
+            for offset, topic in overdue.halves:
                 by_topic.setdefault(topic, []).append(offset)
             for topic, offsets in by_topic.items():
                 if topic in absent or not await self._ask_about(broker_group, topic, offsets):
                     absent.add(topic)
                     metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
-            if len(found.halves) + len(found.dropped) < BATCH:
+            if len(overdue.halves) + len(overdue.dropped) < BATCH:
                 return
 
     async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> bool:

@@ -44,14 +44,14 @@ class Commander:
     async def find_producer(self, topic: str, *, here_last: bool = False) -> str | None:
         """A node with the stream of a producer of this stored topic, or None: preferably this one,
         or with `here_last` another one."""
-        here = self._streams.publishes(topic)
-        if here and not here_last:
+        publishes_here = self._streams.publishes(topic)
+        if publishes_here and not here_last:
             return self._node
         question = peer_pb2.ClientCommand(topic=topic)
         for node in self._forwarder.peers():
             if await self._ask(node, question):
                 return node
-        return self._node if here else None
+        return self._node if publishes_here else None
 
     async def to_producer(self, node: str, topic: str, command: pb.TelemetryCommand) -> bool:
         """Send a command to one producer of this stored topic at a node."""

@@ -111,14 +111,14 @@ class OffsetKeeper:
             )
         return pb.GetOffsetResponse(status=statuses.OK, offset=outcome.offset).SerializeToString()
 
-    async def _below(self, broker_group: str, call: FindOffset, found: int) -> int:
-        """The offset in a queue that goes on in the object store; `found`: the same on the local
-        disks. Raises LedgerError."""
+    async def _below(self, broker_group: str, call: FindOffset, local_offset: int) -> int:
+        """The offset in a queue that goes on in the object store; `local_offset`: the same on the
+        local disks. Raises LedgerError."""
         if self._tier is None or call.end:
-            return found
+            return local_offset
         if call.store_ms is not None:
             return await self._tier.offset_at(
-                broker_group, call.topic, call.queue, call.store_ms, found
+                broker_group, call.topic, call.queue, call.store_ms, local_offset
             )
         return await self._tier.first_offset(broker_group, call.topic, call.queue)
 

@@ -586,8 +586,8 @@ def _plain(response: Callable[..., Any]) -> Failure:
 
 def _response_of(method: str) -> Callable[..., Any]:
     """The response class of a method."""
-    found: Callable[..., Any] = getattr(pb, f"{method}Response")
-    return found
+    response: Callable[..., Any] = getattr(pb, f"{method}Response")
+    return response
 
 
 async def _write(context: ServerCall, responses: Sequence[bytes], *, taken: bool = False) -> None:

@@ -161,19 +161,21 @@ class Puller:
         Raises LedgerError."""
         offset = call.offset
         for _ in range(STORED_READS):
-            found = await tier.entries(broker_group, call.topic, call.queue, offset, call.max_bytes)
-            if found is None:
+            stored = await tier.entries(
+                broker_group, call.topic, call.queue, offset, call.max_bytes
+            )
+            if stored is None:
                 # The local log goes on here.
                 break
-            if found.first != offset:
-                what = (
+            if stored.first != offset:
+                problem = (
                     f"offset {offset} is outside of queue {call.queue} of topic {call.topic}, which"
-                    f" begins with {found.first}"
+                    f" begins with {stored.first}"
                 )
-                raise fail(Code.ILLEGAL_OFFSET, f"{what} in the object store")
+                raise fail(Code.ILLEGAL_OFFSET, f"{problem} in the object store")
             offsets: list[int] = []
             records: list[bytes] = []
-            for at, record in enumerate(found.records(), offset):
+            for at, record in enumerate(stored.records(), offset):
                 if len(records) == call.max_messages:
                     break
                 offset = at + 1

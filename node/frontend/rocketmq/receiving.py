@@ -292,14 +292,14 @@ def fitting(
     rest = [data for data in responses if takes(context, len(data))]
     if not undelivered(rest):
         name, size = withheld[0].system_properties.message_id, len(large[0])
-        told = (
+        problem = (
             f"message {name} has {size} bytes on the wire, and the gRPC library of this client"
             f" takes {WIRE_MAX}"
         )
         rest = failure(
             statuses.status(
                 Code.MESSAGE_BODY_TOO_LARGE,
-                f"{told}; receive it with a client for Java, Go, Python or C++",
+                f"{problem}; receive it with a client for Java, Go, Python or C++",
             )
         )
     return rest, withheld

@@ -41,15 +41,15 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, found: Open) -> None:
+    def opened(self, stream: Open) -> None:
         """A client has sent Settings, for the first time or again."""
-        client_id = found.caller.client_id
+        client_id = stream.caller.client_id
         self._forget(client_id)
-        self._open[client_id] = found
-        for topic in found.topics:
+        self._open[client_id] = stream
+        for topic in stream.topics:
             self._producers.setdefault(topic, {})[client_id] = None
-        if found.group:
-            self._groups.setdefault(found.group, {})[client_id] = None
+        if stream.group:
+            self._groups.setdefault(stream.group, {})[client_id] = None
 
     def closed(self, client_id: str, stream: Stream) -> None:
         """A stream ended; a newer one of the same client stays."""
@@ -94,8 +94,8 @@ class Streams:
 
 
 def _drop(index: dict[str, dict[str, None]], key: str, client_id: str) -> None:
-    found = index.get(key)
-    if found is not None:
-        found.pop(client_id, None)
-        if not found:
+    members = index.get(key)
+    if members is not None:
+        members.pop(client_id, None)
+        if not members:
             del index[key]

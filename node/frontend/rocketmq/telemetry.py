@@ -71,9 +71,9 @@ class Telemetry:
                     check_settings(command.settings, caller)
                     self._access.admit_settings(command.settings, caller)
                     self._clients.remember(caller.client_id, command.settings)
-                    found = _described(stream, command.settings, caller)
-                    self._streams.opened(found)
-                    await stream.answer(self._merged(found))
+                    opened = _described(stream, command.settings, caller)
+                    self._streams.opened(opened)
+                    await stream.answer(self._merged(opened))
         except DecodeError:
             raise CallAborted(
                 StatusCode.INVALID_ARGUMENT,
@@ -93,12 +93,12 @@ class Telemetry:
 
     def group_changed(self, stored: str) -> None:
         """Send new Settings to the clients of a consumer group whose configuration changed."""
-        for found in self._streams.of_group(stored):
-            found.stream.renew(self._merged(found))
+        for opened in self._streams.of_group(stored):
+            opened.stream.renew(self._merged(opened))
 
-    def _merged(self, found: Open) -> bytes:
-        group = self._topics.group(found.group) if found.group else None
-        merged = merge(found.settings, group, self._config.delivery, self._config.limits)
+    def _merged(self, opened: Open) -> bytes:
+        group = self._topics.group(opened.group) if opened.group else None
+        merged = merge(opened.settings, group, self._config.delivery, self._config.limits)
         return pb.TelemetryCommand(status=statuses.OK, settings=merged).SerializeToString()
 
 

@@ -74,7 +74,7 @@ class TierFetches:
 def fetched(reader: TierReader, fetch: TierFetch) -> TierFetched:
     """Carry out one fetch; blocks. Raises StoreFailure, StorageError, OSError."""
     local = LocalBegin(fetch.begin, fetch.begin_pos)
-    found = reader.entries(
+    stored = reader.entries(
         fetch.topic,
         fetch.queue,
         fetch.first,
@@ -82,6 +82,6 @@ def fetched(reader: TierReader, fetch: TierFetch) -> TierFetched:
         max_bytes=fetch.max_bytes,
         count=fetch.count,
     )
-    if found is None:
+    if stored is None:
         return TierFetched(fetch, fetch.begin)
-    return TierFetched(fetch, found.first, tuple(map(TierMessage.of_entry, found.entries())))
+    return TierFetched(fetch, stored.first, tuple(map(TierMessage.of_entry, stored.entries())))

@@ -98,12 +98,14 @@ class TierReads:
             group, lambda reader: reader.first_offset(topic, queue, wanted, of.local)
         )
 
-    async def offset_at(self, group: str, topic: str, queue: int, store_ms: int, found: int) -> int:
-        """The first offset that was stored at `store_ms` or later. `found`: the same, as the local
-        log alone has it. Raises LedgerError."""
+    async def offset_at(
+        self, group: str, topic: str, queue: int, store_ms: int, local_offset: int
+    ) -> int:
+        """The first offset that was stored at `store_ms` or later. `local_offset`: the same, as the
+        local log alone has it. Raises LedgerError."""
         of = await self.bounds(group, topic, queue)
-        if of.is_whole or found > of.local.offset:
-            return found
+        if of.is_whole or local_offset > of.local.offset:
+            return local_offset
         return await self.run(
             group, lambda reader: reader.offset_at(topic, queue, of.floor, of.local, store_ms)
         )
@@ -161,10 +163,12 @@ class TierReads:
         if isinstance(error, StoreFailure):
             return _away(str(error))
         if isinstance(error, StorageError) and not isinstance(error, Damaged):
-            what = f"older messages are in the object store, which holds something wrong ({error})"
+            problem = (
+                f"older messages are in the object store, which holds something wrong ({error})"
+            )
             return fail(
                 Code.INTERNAL_SERVER_ERROR,
-                f"{what}; ledgermq restore --check names it, put it back from the store's own"
+                f"{problem}; ledgermq restore --check names it, put it back from the store's own"
                 " versions",
             )
         return fail(
@@ -174,5 +178,5 @@ class TierReads:
 
 
 def _away(why: str) -> LedgerError:
-    what = f"older messages are in the object store, which cannot be read now ({why})"
-    return fail(Code.HA_NOT_AVAILABLE, f"{what}; try again, or begin with newer messages")
+    problem = f"older messages are in the object store, which cannot be read now ({why})"
+    return fail(Code.HA_NOT_AVAILABLE, f"{problem}; try again, or begin with newer messages")

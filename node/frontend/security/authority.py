@@ -144,8 +144,8 @@ class Authority:
         self._refresh()
         secrets = self._secrets_of(claim.access_key) or (_NOBODY,)
         # Every secret is tried, and a dummy if there is none, so that the duration reveals nothing.
-        found = [proves(claim, secret, date_time) for secret in secrets]
-        return any(found) and secrets != (_NOBODY,)
+        matches = [proves(claim, secret, date_time) for secret in secrets]
+        return any(matches) and secrets != (_NOBODY,)
 
     def _secrets_of(self, name: str) -> tuple[str, ...]:
         if name == OPERATOR:
@@ -156,11 +156,11 @@ class Authority:
         if name not in self._secrets:
             opened = [self._sealer.open(name, sealed) for sealed in user.secrets]
             if None in opened:
-                what = (
+                problem = (
                     "a secret of the user was sealed under another cluster secret; set"
                     " cluster.former_secret_file, or give it a new one"
                 )
-                log.error("secret not readable", user=name, reason=what)
+                log.error("secret not readable", user=name, reason=problem)
             self._secrets[name] = tuple(secret for secret in opened if secret is not None)
         return self._secrets[name]
 
@@ -172,20 +172,20 @@ class Authority:
         if user is not None and user in self._known:
             return user
         if common_name:
-            what = (
+            problem = (
                 f"the certificate of {common_name} stands for no user; see tls.users, or sign the"
                 " call"
             )
-            raise self._refused("certificate", what, peer)
+            raise self._refused("certificate", problem, peer)
         raise self._refused(
             "missing",
             "the call carries no credentials; set the client's access key and secret key",
             peer,
         )
 
-    def _refused(self, reason: str, what: str, peer: Callable[[], str]) -> LedgerError:
+    def _refused(self, reason: str, detail: str, peer: Callable[[], str]) -> LedgerError:
         metrics.AUTHENTICATION_FAILURES.labels(reason).inc()
         if self._now() >= self._next_word:
             self._next_word = self._now() + SAY_EVERY_S
-            log.warning("calls are not authenticated", reason=what, caller=self._whence(peer()))
-        return fail(Code.UNAUTHORIZED, what)
+            log.warning("calls are not authenticated", reason=detail, caller=self._whence(peer()))
+        return fail(Code.UNAUTHORIZED, detail)

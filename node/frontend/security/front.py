@@ -61,8 +61,10 @@ class Front:
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
         if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
-            what = f"the directory {self.directory} is open to other users"
-            raise FatalError(ExitCode.UNSAFE, what, "set TMPDIR to a file system with permissions")
+            problem = f"the directory {self.directory} is open to other users"
+            raise FatalError(
+                ExitCode.UNSAFE, problem, "set TMPDIR to a file system with permissions"
+            )
         self.plain = str(self.directory / "plain") if plain else None
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections
@@ -287,17 +289,17 @@ class _Outer(_Half):
         transport = self.transport
         if self._name is None or transport is None or transport.is_closing() or not self._first:
             return
-        found = self._front.choose(bytes(self._first[: len(PREFACE)]))
-        if found is None:
+        chosen = self._front.choose(bytes(self._first[: len(PREFACE)]))
+        if chosen is None:
             return
         self._stop_timer()
         self._chosen = True
-        if isinstance(found, tuple):
-            self._front.refused(found[0], self.address, found[1])
+        if isinstance(chosen, tuple):
+            self._front.refused(chosen[0], self.address, chosen[1])
             transport.close()
             return
         transport.pause_reading()
-        self._joining = asyncio.get_running_loop().create_task(self._join(found, self._name))
+        self._joining = asyncio.get_running_loop().create_task(self._join(chosen, self._name))
 
     async def _join(self, path: str, name: str) -> None:
         try:

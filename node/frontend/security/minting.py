@@ -144,13 +144,13 @@ def _builder(
 
 
 def _names(node: str, hosts: Sequence[str]) -> list[x509.GeneralName]:
-    found: list[x509.GeneralName] = []
+    alternatives: list[x509.GeneralName] = []
     for host in dict.fromkeys((node, *hosts)):
         try:
-            found.append(x509.IPAddress(ipaddress.ip_address(host)))
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
-            found.append(x509.DNSName(host))
-    return found
+            alternatives.append(x509.DNSName(host))
+    return alternatives
 
 
 def _is_good(path: Path, authority: x509.Certificate, names: Sequence[x509.GeneralName]) -> bool:

@@ -75,10 +75,10 @@ class Quotas:
         limited = [
             (scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing
         ]
-        what = "receives" if receive else "calls"
+        kind_of_call = "receives" if receive else "calls"
         for scope, quota in limited:
             most = quota.receives if receive else quota.calls
-            if most and self._open.get((*scope, what), 0) >= most:
+            if most and self._open.get((*scope, kind_of_call), 0) >= most:
                 again = RECEIVES_AGAIN_MS if receive else CALLS_AGAIN_MS
                 self._refuse(scope, "open Receives" if receive else "calls at once", most, again)
             for rate, per_s in (
@@ -89,16 +89,16 @@ class Quotas:
                     self._refuse(
                         scope, f"{rate} a second", per_s, math.ceil(bucket.wait(now) * 1000) + 1
                     )
-        hold = Hold(self, limited, what)
+        hold = Hold(self, limited, kind_of_call)
         hold.cost(messages, size)
         for scope, _ in limited:
-            key = (*scope, what)
+            key = (*scope, kind_of_call)
             self._open[key] = self._open.get(key, 0) + 1
         return hold
 
-    def leave(self, limited: list[tuple[Scope, Quota]], what: str) -> None:
+    def leave(self, limited: list[tuple[Scope, Quota]], kind_of_call: str) -> None:
         for scope, _ in limited:
-            key = (*scope, what)
+            key = (*scope, kind_of_call)
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]

@@ -3,14 +3,32 @@ one batch.
 
 A batch costs an append, a push to each follower, their replies and a sync on every replica,
 whatever its size. So calls wait while a batch is in progress, and all calls that arrive meanwhile
-form the next one. A batch is in progress while this replica's sync runs, or while the maximum
-number of open batches is not committed. That maximum is one, unless the majority is so far away
-that waiting for it costs more than small batches do. After the engine has delivered answers, calls
-wait until the event loop is idle: after a burst of answers the same clients send their next calls.
+form the next one. This is group commit: the batch grows with the load by itself, and a lone call
+waits for no other. Three things hold the gate shut, each for its own reason.
 
-A replica that could answer calls before a sync (`hold_calls` of its turns) holds none. The gate
-uses no timer; an event opens it. A leader whose batches stay open for lack of a majority loses its
-leadership, which is such an event.
+  under_way      A sync runs on this replica. It does not cover what is appended from now on: such a
+                 call is answered after the next sync anyway, whether it is decided now or then.
+  open_batches   As many batches as allowed are appended and not committed. The own sync is often
+                 over before those of the followers; a batch that began then would split the calls
+                 of clients that are about to be answered together into two, and both are smaller
+                 for good, because the same clients call again when they are answered. Measured with
+                 64 callers: 16 messages a commit with one open batch, 10 with two, 9 without this
+                 rule. One is the default; if the majority is so far away that waiting for it costs
+                 more than small batches do, `raft.open_batches` allows more.
+  resting        Answers were delivered, and the event loop has not been idle since. The clients
+                 that got them send their next calls within the same passes of the loop.
+
+Calls that need not wait for a sync are not held (`hold_calls` of the turns): a send of the class
+`memory` would wait for the sync of other sends, and if too few replicas are in sync or the disks
+are full, calls must reach the group to be refused.
+
+Invariant: while calls are held, an event is to come that opens the gate. A sync ends, with or
+without success. An open batch is committed; or the leader lacks a majority and loses its
+leadership, with which its batches are no longer counted. An event loop becomes idle. There is no
+timer: one would be a guess, between an append and its commit, of how long a disk takes. Calls that
+may themselves be what opens the gate pass it (`Scheduler.put_at_once`). The gate delays calls and
+decides nothing: an error here costs time or batch size, never an answer that is wrong.
+(docs/decisions/2026-11-21-batches-by-commit.md)
 
 The engine opens and closes the gate with the turns, and calls `rested` when the loop is idle after
 answers.

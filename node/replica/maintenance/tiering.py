@@ -291,7 +291,7 @@ class Tiering:
         except (StorageError, OSError) as error:
             whole = False
             await self._not_linked(watch, watch.stored, error)
-        reader.take(watch.catalogue.files, whole=whole)
+        reader.link_files(watch.catalogue.files, whole=whole)
 
     async def _renew_begin(self, watch: _Watch, stored: StoredLog, every_s: float) -> bool:
         """Ask where the log begins in the store. Returns whether it has moved. Raises StoreFailure,

@@ -37,7 +37,7 @@ def data(writer: Writer, number: int) -> Path:
     return writer.log / "data" / f"{number * FILE:020d}"
 
 
-def test_a_log_file_of_nothing_but_zeros_is_missing_entries(tmp_path: Path) -> None:
+def test_zeroed_log_file_is_an_entry_gap(tmp_path: Path) -> None:
     """In the middle and at the beginning: the neighbouring files are complete, so only the gap
     shows the loss."""
     for number in (0, 1):
@@ -112,9 +112,7 @@ def test_a_mark_behind_the_end_of_a_log_that_was_stopped_is_named(tmp_path: Path
 
 
 @pytest.mark.parametrize(("how", "rule"), [("missing", "file.missing"), ("zeros", "entry.gap")])
-def test_a_lost_first_file_is_named_and_nothing_behind_it_is_accused(
-    tmp_path: Path, how: str, rule: str
-) -> None:
+def test_lost_first_file_is_the_only_finding(tmp_path: Path, how: str, rule: str) -> None:
     """The units of its messages are right, and the queue offsets in the next file follow those that
     it had."""
     writers = write_cluster(tmp_path, history(6, 40))
@@ -161,14 +159,14 @@ def test_a_stray_file_beside_an_empty_log_is_named_itself(tmp_path: Path) -> Non
     assert told(run(tmp_path)) == {("n2", "file.name", stray.name)}
 
 
-def test_a_file_behind_missing_ones_that_the_log_needs_accuses_nobody_else(tmp_path: Path) -> None:
+def test_missing_middle_file_is_the_only_finding(tmp_path: Path) -> None:
     """Entries stand in the file behind: the one between is missing."""
     writers = write_cluster(tmp_path, history(3, 120))
     data(writers[1], 1).unlink()
     assert told(run(tmp_path)) == {("n2", "file.missing", data(writers[1], 1).name)}
 
 
-def test_a_lost_last_file_is_named_and_nothing_derived_is_accused(tmp_path: Path) -> None:
+def test_lost_last_file_is_the_only_finding(tmp_path: Path) -> None:
     """What index, consume queues, snapshot and checkpoint say of lost entries is right: it is the
     log that lost them."""
     writers = write_cluster(tmp_path, history(3, 120))
@@ -210,7 +208,7 @@ def test_a_damaged_chain_word_is_no_other_history(tmp_path: Path) -> None:
     }
 
 
-def test_whoever_lags_did_not_lose_what_another_one_has_damaged(tmp_path: Path) -> None:
+def test_lagging_replica_is_not_accused_of_an_entry_damaged_elsewhere(tmp_path: Path) -> None:
     """A majority had the last committed entry, and one of them has it damaged: the third never had
     it, and that is ordinary."""
     messages = history(5, 60)
@@ -321,7 +319,7 @@ def test_a_begin_that_the_snapshot_contradicts_is_found(tmp_path: Path) -> None:
     assert told(run(tmp_path)) == {("n2", "begin.snapshot", "begin")}
 
 
-def test_a_checkpoint_that_its_own_log_refutes_accuses_nobody_else(tmp_path: Path) -> None:
+def test_checkpoint_refuted_by_its_own_log_is_the_only_finding(tmp_path: Path) -> None:
     """Log and mark end together: a commit behind that was never there, and no peer has lost it."""
     writers = write_cluster(tmp_path, history(3))
     (writers[0].log / "checkpoint").write_text("endIndex=900\ncommittedIndex=900\n")
@@ -374,7 +372,7 @@ def test_a_wrong_node_file_is_told_of_that_file(tmp_path: Path) -> None:
         assert told(run(base)) == {("n2", "identity.agree", "node.json")}
 
 
-def test_two_histories_and_nobody_to_decide_are_undecidable(tmp_path: Path) -> None:
+def test_two_confirmed_histories_without_a_third_are_undecidable(tmp_path: Path) -> None:
     """Two replicas hold different entries at an index that both recorded as committed, and the
     third only lags: FAIL on both."""
     messages = history(5, 60)
@@ -393,7 +391,7 @@ def test_two_histories_and_nobody_to_decide_are_undecidable(tmp_path: Path) -> N
     assert found == {(name, "undecidable", 40, entry.pos % FILE) for name in ("n1", "n2")}
 
 
-def test_damage_among_replaced_entries_is_not_compared_with_what_replaced_them(
+def test_damage_in_a_deposed_tail_is_not_compared_with_its_replacement(
     tmp_path: Path,
 ) -> None:
     """A deposed leader's own entries, one of them damaged: the peers hold others at that place,

@@ -130,7 +130,9 @@ def test_the_files_of_a_log_follow_each_other(files: Callable[..., None]) -> Non
     assert one.flaws == [], "without an identity, and with empty files, nobody knows their size"
 
 
-def test_a_running_node_has_the_files_of_what_it_applied(files: Callable[..., None]) -> None:
+def test_running_node_without_the_file_of_an_applied_entry_is_missing_it(
+    files: Callable[..., None],
+) -> None:
     for end in (1, 999, 1000, 1001, 2000):
         files(0)
         one = replica(point=Point(1, end, 1, 0))
@@ -138,7 +140,9 @@ def test_a_running_node_has_the_files_of_what_it_applied(files: Callable[..., No
         assert places(one) == [("file.missing", name(SIZE), 0, SIZE)] * (end > 1000)
 
 
-def test_what_shows_that_a_file_is_missing(files: Callable[..., None]) -> None:
+def test_file_is_missing_if_a_blank_known_end_or_later_entry_shows_it(
+    files: Callable[..., None],
+) -> None:
     """The blank before it, a known end behind its begin, or later entries. Otherwise the file
     behind it does not belong to the log, and what is wrong with it follows from that."""
     for ending, before, first, marked, pointed in product(
@@ -334,7 +338,7 @@ def test_indexes_continue_across_files(files: Callable[..., None]) -> None:
     )
 
 
-def test_nothing_continues_to_an_entry_behind_an_unknown_one(files: Callable[..., None]) -> None:
+def test_entry_behind_an_unknown_one_breaks_the_chain(files: Callable[..., None]) -> None:
     """The places that are missing before it are its measures, and the rest of the file before
     it."""
     for at, index, known, prev in product((1, 2), (4, 5), (3, None), (None, 74)):
@@ -471,7 +475,7 @@ def test_the_hard_state_is_held_against_the_last_proven_entry(files: Callable[..
         assert bool(flaws(one, "hardstate.term")) is (known[-1:] == [3])
 
 
-def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(
+def test_checkpoint_or_key_index_ahead_of_a_clean_log_is_a_finding(
     files: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the checkpoint nor the key index. The end is that of the log or of its mark."""
@@ -819,7 +823,7 @@ def units(one: Replica, *rules: str) -> list[tuple[int, bool]]:
     return found
 
 
-def test_what_is_applied_has_its_unit(files: Callable[..., None]) -> None:
+def test_applied_entry_without_queue_unit_is_a_hole(files: Callable[..., None]) -> None:
     """Message k of the queue is entry 2 k. Behind what is applied, a unit may be empty, but not
     before one that is written."""
     for first, last_, applied, filed in product(

@@ -13,7 +13,7 @@ import pytest
 from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading import files
 from ledgermq.audit.run.jobs import Audit, audit
-from ledgermq.audit.run.works import OUTLINE, Outcome, Work, look
+from ledgermq.audit.run.works import OUTLINE, Outcome, Work, run_work
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, election, sealed
 from tests.proto.test_entries_tree import plain_root
@@ -73,7 +73,7 @@ def seal_record(writer: Writer, file: int, **other: object) -> Message:
     )
 
 
-def test_equal_replicas_agree_and_the_verdict_says_that_nothing_was_read(tmp_path: Path) -> None:
+def test_equal_replicas_pass_with_the_note_that_bytes_were_not_read(tmp_path: Path) -> None:
     """PASS with a note, no coverage, and `bytes_verified` false."""
     writers = write(tmp_path, seals=2)
     found = run(tmp_path)
@@ -84,7 +84,9 @@ def test_equal_replicas_agree_and_the_verdict_says_that_nothing_was_read(tmp_pat
     assert all(one["coverage_ratio"] is None for one in value["replicas"])  # type: ignore[attr-defined]
 
 
-def test_next_to_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agreement_reads_a_few_headers_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A few headers a file, however long the files are."""
     writers = write(tmp_path, 1500)
     read = 0
@@ -140,7 +142,9 @@ def test_another_history_is_found_to_the_entry(tmp_path: Path, place: int) -> No
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_log_that_ends_before_its_synced_mark_lost_something(tmp_path: Path, clean: bool) -> None:
+def test_log_that_ends_before_its_synced_mark_is_missing_entries(
+    tmp_path: Path, clean: bool
+) -> None:
     """It looks like one that lags, but it was there; a killed node that lacks index units alone has
     lost nothing."""
     for name in NODES:
@@ -253,7 +257,7 @@ def test_an_uncommitted_tail_of_a_deposed_leader_is_no_divergence(tmp_path: Path
     ("kind", "rule"),
     [("cut", "file.length"), ("gone", "file.missing"), ("zero", "entry.unreadable")],
 )
-def test_files_that_are_not_what_they_were(tmp_path: Path, kind: str, rule: str) -> None:
+def test_short_missing_or_headless_file_fails(tmp_path: Path, kind: str, rule: str) -> None:
     """A file that is short, missing, or does not begin with an entry."""
     write(tmp_path)
     path = tmp_path / "n1" / "g1" / "dledger-n1" / "data" / f"{FILE_BYTES:020d}"
@@ -407,7 +411,7 @@ def test_a_rewritten_file_of_one_replica_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("agreement", [True, False])
-def test_a_record_in_another_history_says_nothing_of_the_majority(
+def test_seal_record_in_a_minority_history_accuses_only_its_replica(
     tmp_path: Path, agreement: bool
 ) -> None:
     """The last replica's record, written anew with all its CRCs, names another digest: the others
@@ -429,5 +433,5 @@ def test_outlines_cross_processes(tmp_path: Path) -> None:
     write(tmp_path, seals=1)
     [one] = [found for found in audit([str(tmp_path / "n1")], agreement=True).groups[0].replicas]
     work = Work(one.directory, one.task(f"{0:020d}"), OUTLINE)
-    outcome = look(Work.from_json(work.to_json()))
+    outcome = run_work(Work.from_json(work.to_json()))
     assert Outcome.from_json(outcome.to_json()) == outcome and len(outcome.outline) > 2

@@ -197,7 +197,7 @@ def test_uncommitted_entries_of_an_older_leader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_longer_history_of_one_replica_hides_nothing(tmp_path: Path, place: int) -> None:
+def test_longer_minority_history_is_called_stale(tmp_path: Path, place: int) -> None:
     """Whichever of the replicas has it."""
     names = [name for at, name in enumerate(NODES) if at != place]
     ones = [replica(write(tmp_path, name, MESSAGES)) for name in names]
@@ -290,7 +290,7 @@ def zero_units(writer: Writer, indexes: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("term", [1, 2])
-def test_entries_to_which_no_unit_leads_tell_nothing(
+def test_entries_without_index_units_leave_a_reason(
     tmp_path: Path, term: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut: a stale tail is told as such, and another history by entries that were
@@ -409,7 +409,7 @@ def test_no_unit_leads_to_the_end_of_the_shorter_logs(
     assert (result.compared, result.reasons) == (6, [reason])
 
 
-def test_damage_behind_a_file_whose_end_no_unit_leads_to(tmp_path: Path) -> None:
+def test_damage_behind_a_file_without_end_unit_is_found(tmp_path: Path) -> None:
     right = [write(tmp_path, name, MESSAGES) for name in ("n1", "n3")]
     other = write(tmp_path, "n2", MESSAGES)
     _, second = (entry for entry in other.entries if is_last_of_file(other, entry))
@@ -503,7 +503,7 @@ def test_the_first_entry_follows_the_seed(tmp_path: Path) -> None:
         ]
 
 
-def test_another_entry_that_nothing_refutes(tmp_path: Path) -> None:
+def test_unrefuted_differing_entry_asks_for_a_full_audit(tmp_path: Path) -> None:
     """It is altered with its chain CRC, and the entry behind it tells nothing: it is damaged, or no
     unit leads to it."""
     right = [write(tmp_path, name, MESSAGES) for name in ("n1", "n3")]
@@ -782,7 +782,7 @@ def test_members_are_those_of_the_newest_record(tmp_path: Path) -> None:
     assert agree("g1", ones).group == "g1"
 
 
-def test_what_was_recorded_as_committed_must_be_compared(tmp_path: Path) -> None:
+def test_recorded_commit_above_the_compared_index_is_a_reason(tmp_path: Path) -> None:
     """By a checkpoint or by a snapshot; if not, index units may lack, and only the bytes tell."""
     for number, (commit, applied, length) in enumerate(
         product((None, -1, 0, 6, 7), (None, "x", 6, 7), (8,))
@@ -852,7 +852,7 @@ def test_the_confirmed_entry_of_the_highest_epoch_counts(tmp_path: Path) -> None
         assert not [flaw for _, flaw in flaws(result) if flaw.rule.startswith("replica.")]
 
 
-def test_who_is_outvoted(tmp_path: Path) -> None:
+def test_replica_against_a_recorded_majority_is_divergent(tmp_path: Path) -> None:
     """A replica whose history two others, and a majority, recorded otherwise; entries that nobody
     recorded count for nothing. The histories part at entry 6."""
     for number, (mine, theirs, other) in enumerate(product((5, 6, 8), repeat=3)):
@@ -885,7 +885,7 @@ def test_who_is_outvoted(tmp_path: Path) -> None:
             assert result.compared == max(theirs, other) and result.divergent == {}
 
 
-def test_two_of_five_outvote_nobody(tmp_path: Path) -> None:
+def test_two_of_five_recorded_replicas_do_not_outvote(tmp_path: Path) -> None:
     """They are fewer than half, although the history that they recorded has fewer against it."""
     names = [*NODES, "n4", "n5"]
     body = {
@@ -959,7 +959,7 @@ def test_pairs_that_outvote_each_other(tmp_path: Path) -> None:
         assert (result.proven_by, result.divergent, result.compared) == (proven, divergent, 8), told
 
 
-def test_what_an_operator_gave_up_is_no_other_history(tmp_path: Path) -> None:
+def test_entries_given_up_by_a_forced_election_are_no_divergence(tmp_path: Path) -> None:
     """From the entry behind the last one that the forced master kept, if it is of an older epoch.
     The record is the second entry of its epoch, intact, and in the log."""
     for number, (kept, epoch, spoilt, commit) in enumerate(

@@ -65,7 +65,7 @@ def entries_of(writer: Writer) -> dict[str, Placed]:
     ],
 )
 @pytest.mark.parametrize("place", PLACES)
-def test_an_altered_byte_is_found_whatever_was_made_right_again(
+def test_altered_byte_is_found_although_checksums_were_repaired(
     cluster: tuple[Path, list[Writer]], place: str, where: str
 ) -> None:
     """Every set of checksums, made right again on the one replica that was altered: FAIL, and each

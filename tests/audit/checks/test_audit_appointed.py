@@ -100,7 +100,9 @@ def test_equal_replicas_pass(tmp_path: Path, agreement: bool) -> None:
 
 
 @pytest.mark.parametrize("agreement", [False, True])
-def test_what_the_master_alone_confirmed_is_no_loss(tmp_path: Path, agreement: bool) -> None:
+def test_entries_confirmed_by_the_master_alone_are_incomplete_not_lost(
+    tmp_path: Path, agreement: bool
+) -> None:
     """No majority holds it, nor has to. The others lag: nothing wrong, and no PASS."""
     alone(tmp_path)
     result = run(tmp_path, agreement=agreement)
@@ -122,7 +124,7 @@ def test_a_former_masters_unconfirmed_tail_is_no_finding(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("agreement", [False, True])
-def test_two_replicas_with_the_same_unconfirmed_tail_outvote_nobody(
+def test_equal_unconfirmed_tails_of_two_replicas_do_not_outvote(
     tmp_path: Path, agreement: bool
 ) -> None:
     """They left the in-sync set; the one that stayed was elected and confirmed other entries

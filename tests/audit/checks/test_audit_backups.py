@@ -108,7 +108,7 @@ def test_a_backup_from_before_a_seal_passes(tmp_path: Path) -> None:
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
 
 
-def test_a_backup_alone_is_read_and_compared_with_nothing(sources: list[Path]) -> None:
+def test_lone_backup_is_incomplete_without_findings(sources: list[Path]) -> None:
     """Verified by itself; what it would have to agree with is missing, so it is INCOMPLETE."""
     result = run(sources[3:])
     assert result.verdict == "INCOMPLETE" and not result.findings, as_text(result)
@@ -167,7 +167,7 @@ def test_the_backup_of_a_replica_does_not_vouch_for_it(tmp_path: Path) -> None:
     assert told == {"n1": "INCOMPLETE", "n2": "PASS", "n3": "PASS", "n1:backup": "PASS"}
 
 
-def test_old_backups_do_not_say_who_belongs_to_a_group(tmp_path: Path) -> None:
+def test_old_backups_do_not_determine_the_members(tmp_path: Path) -> None:
     """More backups than replicas, from before n4 took the place of n3: the replicas know better."""
     messages = history(6)
     now = membership(("n1", "n2", "n4"))

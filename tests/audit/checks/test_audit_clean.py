@@ -285,7 +285,7 @@ def _moved(voters: tuple[str, ...]) -> Message:
     return Message(RAFT, body.encode(), tag="membership", channel=1, term=3, time=LATE)
 
 
-def test_what_a_moved_replica_left_behind_passes(tmp_path: Path) -> None:
+def test_intact_files_of_a_moved_replica_pass(tmp_path: Path) -> None:
     """Its files end where it was removed: they are held against the others' as far as they go, and
     its node may be named or left out."""
     moved, after = _moved(("n1", "n2", "n4")), Message("flights", b"after", term=3, time=LATE)
@@ -305,7 +305,7 @@ def test_what_a_moved_replica_left_behind_passes(tmp_path: Path) -> None:
     assert run(tmp_path, "n1", "n2", "n4").verdict == "PASS"
 
 
-def test_damage_in_what_a_moved_replica_left_behind_fails(tmp_path: Path) -> None:
+def test_damaged_files_of_a_moved_replica_fail(tmp_path: Path) -> None:
     """Files that differ from the others' are found in a former member's directory too."""
     messages = [*history(2), _moved(("n1", "n2", "n4"))]
     for name in ("n1", "n2", "n3", "n4"):

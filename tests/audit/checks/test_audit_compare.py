@@ -258,7 +258,7 @@ def test_the_last_record_that_most_replicas_hold_counts() -> None:
         assert result.rule == MAJORITY and not any(one.flaws for one in replicas)
 
 
-def test_backups_tell_who_belongs_to_a_group_only_where_no_replica_does() -> None:
+def test_backups_determine_the_members_only_without_replicas() -> None:
     for mine, backups, trimmed in product((0, 1), (0, 1, 3), (False, True)):
         replicas = [holding("n1", (0, A))] * mine + [holding("n2")]
         for number in range(backups):
@@ -292,7 +292,7 @@ def test_the_first_entry_is_a_membership_record() -> None:
 
 
 @pytest.mark.parametrize("body", ["{", "[]", "7", "{}", '{"voters": []}', '{"voters": {}}'])
-def test_a_record_that_cannot_be_read_names_nobody(body: str) -> None:
+def test_unreadable_membership_record_names_no_members(body: str) -> None:
     result = members_of(holding("n1", (0, body)))
     assert (result.voters, result.learners, result.rule, result.missing) == ((), (), MAJORITY, ())
     assert result.reasons == ["group g1: the membership record cannot be read"]
@@ -366,7 +366,7 @@ def test_former_members_are_those_of_records_before_the_one_in_force() -> None:
     )
 
 
-def test_what_is_said_of_replicas_and_members() -> None:
+def test_missing_voters_and_strangers_are_reasons_and_backups_notes() -> None:
     """Every missing voter and every replica that could not be read is a reason, and so is one that
     belongs to nobody. Backups, learners and former members are excused."""
     names = ("n1", f"n1{SUFFIX}", "n5", "n8", "x", f"x{SUFFIX}")
@@ -467,7 +467,7 @@ def test_a_replica_that_lags_is_a_reason_for_no_verdict() -> None:
     assert (uncompared.reasons, uncompared.notes) == ([], [])
 
 
-def test_what_a_replica_keeps_of_another_history_is_said() -> None:
+def test_lagging_replica_with_a_stale_tail_is_reported() -> None:
     for stale, given_up in product((None, 7), (False, True)):
         one = ending("n2", 11, stale_from=stale)
         one.reports[1].last_intact_index = 6
@@ -529,7 +529,7 @@ def test_a_replica_that_lacks_only_records_of_elections_does_not_lag() -> None:
         assert result.reasons == [f"{lacks}; {LAGS}"] * (not only)
 
 
-def test_only_a_whole_replica_of_the_majority_shows_what_another_lacks() -> None:
+def test_lag_is_measured_against_an_intact_majority_replica() -> None:
     for damaged, divergent, second in product((False, True), (False, True), (False, True)):
         ahead = ending("n1", 9, tails=(5, 5))
         ahead.reports[0].damaged = [2] if damaged else []
@@ -689,7 +689,9 @@ def chosen(voters: int, entry: int) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(("voters", "entry"), [(1, 2), (2, 2), (3, 0), (3, 2), (5, 0), (5, 2)])
-def test_who_lost_a_committed_entry(logs: Logs, voters: int, entry: int) -> None:
+def test_lost_committed_entry_accuses_its_former_holders_or_all_lacking_voters(
+    logs: Logs, voters: int, entry: int
+) -> None:
     """If a majority once had it, those of it that damaged or lost it, or have another history; else
     every voter without it. Nobody is accused who holds it, or who came back without its data, and
     nobody at all while too few voters have reached the marker."""
@@ -780,7 +782,7 @@ def test_different_committed_entries_without_a_majority_accuse_all_that_hold_one
         assert all(index == 2 for index, *_ in lost_commits(result).values())
 
 
-def test_a_committed_entry_that_nobody_holds(logs: Logs) -> None:
+def test_committed_entry_without_a_holder_is_lost(logs: Logs) -> None:
     """Of a single voter too, and where nothing at all is agreed."""
     assert [*lost_commits(claiming(logs, 1, "aaA", commit=2))] == ["n1"]
     assert [*lost_commits(claiming(logs, 1, "aa", commit=2))] == ["n1"]
@@ -804,7 +806,7 @@ def test_a_begin_is_decided_by_any_record_that_can_be_read(logs: Logs) -> None:
         assert (("n1", "begin.decided") in rules(compare("g1", [one, peer]))) is not decided
 
 
-def test_only_voters_lose_what_was_committed(logs: Logs) -> None:
+def test_only_voters_are_accused_of_losing_a_committed_entry(logs: Logs) -> None:
     """Entries become committed without learners, backups and former members."""
     for state, name, had in product(
         ("whole", "damaged", "lags"), ("n4", f"n4{SUFFIX}", "n5", "x"), (False, True)
@@ -830,7 +832,7 @@ def claiming(logs: Logs, voters: int, history: str, **fields: Any) -> GroupResul
     return compare("g1", replicas)
 
 
-def test_what_counts_as_recorded_as_committed(logs: Logs) -> None:
+def test_recorded_commit_is_the_highest_claim_a_clean_log_can_hold(logs: Logs) -> None:
     """What a checkpoint, a snapshot or a running node says, unless the log that was stopped cleanly
     ends before it and says so."""
     cases = [
@@ -865,7 +867,7 @@ def test_what_counts_as_recorded_as_committed(logs: Logs) -> None:
         assert [*lost_commits(result)] == [name for name in NAMES if max(claims, default=0) > 2]
 
 
-def test_without_all_voters_nobody_knows_what_was_lost(logs: Logs) -> None:
+def test_loss_is_unknown_while_a_voter_is_missing(logs: Logs) -> None:
     replicas = [logs.replica("n1", "aaa", commit=2), logs.replica("n2", "aa")]
     result = compare("g1", replicas)
     assert (result.missing, result.recorded, result.compared, lost_commits(result)) == (
@@ -924,7 +926,7 @@ def test_a_state_that_is_too_new_is_a_reason(logs: Logs) -> None:
         )
 
 
-def test_what_a_replica_dispatched_is_committed(logs: Logs) -> None:
+def test_dispatched_entry_above_the_commit_is_a_finding(logs: Logs) -> None:
     """Up to the compared index, or to what a running node has applied. Without every voter, or with
     damage, nobody knows."""
     for filed, damaged, missing, rule, at in product(
@@ -1040,7 +1042,7 @@ def test_a_term_has_one_leader(logs: Logs) -> None:
         assert rules(compare("g1", replicas)) == [(name, "term.leader") for name in told]
 
 
-def test_what_the_rule_of_a_group_calls_committed(logs: Logs) -> None:
+def test_compared_index_follows_the_rule_of_the_group(logs: Logs) -> None:
     """By majority, what most voters hold; with appointed masters, what one recorded. Replicas that
     lag are named, lost ones too."""
     for rule in (None, OTHER_RULE):

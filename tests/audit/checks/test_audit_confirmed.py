@@ -141,7 +141,7 @@ CASES: list[
 
 
 @pytest.mark.parametrize(("known", "expected", "accused"), CASES)
-def test_whose_history_counts(
+def test_confirmed_history_is_that_of_the_recorded_reference(
     group: Group,
     known: Sequence[Known],
     expected: tuple[int | None, str | None, int | None],
@@ -194,7 +194,7 @@ def test_a_later_record_counts_if_a_replica_holds_the_entry(group: Group) -> Non
         )
 
 
-def test_a_recorded_entry_that_nobody_holds_is_lost(group: Group) -> None:
+def test_recorded_entry_without_a_holder_is_lost(group: Group) -> None:
     """Each replica that recorded it is named, with the end of its log; not while a replica is
     missing, or its node could not be heard."""
     for missing, awaited, lost in product((), ("n9",), repeat=1) and product(
@@ -230,14 +230,14 @@ def test_a_lost_entry_within_the_log_is_at_its_end(group: Group) -> None:
     assert one.flaws == [Flaw("commit.lost", one.filled[-1].file, 5, end, end, proof)]
 
 
-def test_a_log_that_ends_whole_before_its_own_record_leaves_none(group: Group) -> None:
+def test_log_whole_before_its_own_record_has_no_divergence(group: Group) -> None:
     result = group.of(("short", 5))
     result.replicas[0].commit = 8
     agree_by_record(result)
     assert (outcome(result), left(result)) == ((4, "n0", None), {})
 
 
-def test_who_left_the_history_proves_no_record(group: Group) -> None:
+def test_replica_outside_the_history_proves_no_record(group: Group) -> None:
     for known in (("tail", 6), ("whole", 5)):
         result = group.of(("later", 6), known)
         result.replicas[1].commit, result.replicas[1].clean = (
@@ -252,7 +252,7 @@ def forced(kept: int, epoch: int = 2) -> tuple[int, str]:
     return 6, json.dumps({"epoch": epoch, "kept": kept, "node": "n0"})
 
 
-def test_what_an_operator_gave_up(group: Group) -> None:
+def test_forced_decision_outweighs_records_of_what_it_gave_up(group: Group) -> None:
     """A recorded decision of the reference's log that kept nothing from the entry on. It outweighs
     the records of those who had more; who recorded less left an unconfirmed tail."""
     for record, confirmed, count in product(
@@ -275,7 +275,7 @@ def test_what_an_operator_gave_up(group: Group) -> None:
             assert (left(result), result.given_up) == (accused, {})
 
 
-def test_where_histories_part_in_a_file_whose_first_index_is_damaged(group: Group) -> None:
+def test_histories_part_where_both_tables_have_entries(group: Group) -> None:
     """Only entries that both tables have are compared."""
     for who, first in product((0, 1), (3, 4, 5)):
         result = group.of(("latest", 6), ("whole", 5))
@@ -328,7 +328,7 @@ def test_which_record_gives_up_an_entry() -> None:
     assert not gives_up({"epoch": 2}, 4, 1) and not gives_up({"kept": 3}, 4, 1)
 
 
-def test_the_note_of_what_was_given_up() -> None:
+def test_given_up_entries_are_noted_with_master_and_epoch() -> None:
     one = Replica("n1", "n1/g1", "g1", "n1", "dledger-n1")
     result = GroupResult("g1", [one])
     note_given_up(result, one, 5, {"node": "n2", "epoch": 3})
@@ -408,7 +408,7 @@ NO_LEADERS: dict[str, object] = {
 
 
 @pytest.mark.parametrize("told", NO_LEADERS.values(), ids=NO_LEADERS)
-def test_what_is_no_record_of_a_leader_is_left_out(told: object) -> None:
+def test_records_without_a_leader_are_left_out_of_the_terms(told: object) -> None:
     """Also where others contradict each other."""
     ones = [
         telling("n1", (4, told), (5, leads("a"))),

@@ -354,11 +354,11 @@ def test_runs_of_queues_in_any_windows(space: Space) -> None:
         for number, rows in enumerate(windows):
             clean = clean_of(rows)
             assert taking.agrees(clean.queues)
-            taking.take(clean, rows[0].at, before)
+            taking.add_window(clean, rows[0].at, before)
             if number % 2:
                 mixed.check(columns(rows, before))
             else:
-                mixed.take(clean, rows[0].at, before)
+                mixed.add_window(clean, rows[0].at, before)
             before += len(rows)
         assert taking.runs() == plain.runs() == mixed.runs()
 
@@ -391,7 +391,7 @@ def test_a_window_that_was_checked_elsewhere_continues_its_queues(space: Space) 
     rows = [Row(10 + at, 5 + at) for at in range(4)]
     file_units(space, rows)
     check = QueueCheck(TASK)
-    check.take(clean_of(rows[:2]), 0, 0)
+    check.add_window(clean_of(rows[:2]), 0, 0)
     right, gap, again = (clean_of(rows[at:]).queues for at in (2, 3, 1))
     other = clean_of([Row(12, 9, topic="b")]).queues
     assert (
@@ -405,7 +405,7 @@ def test_a_window_that_was_checked_elsewhere_continues_its_queues(space: Space) 
     space.error = OSError(5, "x")
     assert not check.agrees(right)
     stored = QueueCheck(STORED)
-    stored.take(clean_of(rows[:2]), 0, 0)
+    stored.add_window(clean_of(rows[:2]), 0, 0)
     assert stored.agrees(right) and not stored.agrees(gap)
 
 

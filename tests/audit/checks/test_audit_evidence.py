@@ -183,7 +183,9 @@ def test_a_mark_names_an_entry_as_the_log_has_it(writer: Writer, one: Replica) -
             ), (index, value)
 
 
-def test_who_need_not_leave_the_mark_at_the_end(writer: Writer, one: Replica) -> None:
+def test_mark_before_the_end_is_a_finding_only_of_a_clean_stopped_node(
+    writer: Writer, one: Replica
+) -> None:
     """Killed and running nodes, and a backup, which has the mark of its source."""
     for clean, running, backup in product((False, True), repeat=3):
         one.flaws, one.clean, one.name = [], clean, "n1" + SUFFIX * backup
@@ -193,7 +195,7 @@ def test_who_need_not_leave_the_mark_at_the_end(writer: Writer, one: Replica) ->
         assert one.flaws == (not_at_end(one, 0) if clean and not running and not backup else [])
 
 
-def test_a_replica_without_a_mark_says_nothing(one: Replica) -> None:
+def test_replica_without_a_mark_has_no_mark_flaw(one: Replica) -> None:
     check_mark(one, [])
     assert one.flaws == []
 

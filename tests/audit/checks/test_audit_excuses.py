@@ -116,7 +116,7 @@ def test_a_mark_in_a_file_without_a_readable_entry(tmp_path: Path) -> None:
     assert excuse(one, flaw("index.unit", 1), 20, []) is not None
 
 
-def test_what_does_not_count_above_the_mark(tmp_path: Path) -> None:
+def test_torn_flaw_above_the_mark_is_excused_unless_compared(tmp_path: Path) -> None:
     """A torn flaw, unless its entry was compared; a blank alone, and the key index, although it
     was. Without a mark everything is above."""
     killed, unmarked = replica(tmp_path), replica(tmp_path, "n2", marked=None)
@@ -133,7 +133,7 @@ def test_what_does_not_count_above_the_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 1])
-def test_a_gap_where_nothing_was_written(tmp_path: Path, byte: int) -> None:
+def test_zero_gap_above_the_mark_is_excused_unless_compared(tmp_path: Path, byte: int) -> None:
     """Is excused above the mark, unless its entry was compared or the bytes are something."""
     one = replica(tmp_path, data=bytes(100) + bytes([byte]) + bytes(SIZE - 101))
     for rule, index, compared, bounds in product(
@@ -205,7 +205,7 @@ def test_a_sector_is_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
         assert (found is not None) is (end % SECTOR == 0), end
 
 
-def test_what_cannot_be_compared_is_not_excused(tmp_path: Path) -> None:
+def test_damage_without_comparable_peer_bytes_is_not_excused(tmp_path: Path) -> None:
     """No peer, a file outside of the log, a file that one of the two lacks, and files of different
     lengths."""
     whole = bytes(range(1, 129)) * 16

@@ -41,7 +41,7 @@ def damage(writer: Writer, *indexes: int) -> None:
 COMMON = [(f"a{number}", 1) for number in range(ENTRIES)]
 
 
-def test_a_table_has_what_a_replica_holds(tmp_path: Path) -> None:
+def test_history_table_holds_chain_and_place_of_intact_entries(tmp_path: Path) -> None:
     """Every entry of the file with its chain CRC and place, none that the replica does not hold,
     and no chain CRC of a damaged one."""
     for number, (broken, mark) in enumerate(product(((), (1,), (3,), (4,), (5,), (6,)), (0, 3, 5))):
@@ -80,7 +80,7 @@ def test_a_damaged_first_index_makes_no_table_longer_than_its_file(tmp_path: Pat
         ) * 3
 
 
-def test_a_file_without_a_known_index_begins_at_none(tmp_path: Path) -> None:
+def test_file_without_a_known_index_begins_at_entry_zero(tmp_path: Path) -> None:
     table = read_table(
         one := opened(write(tmp_path, "n1", COMMON)),
         replace(one.filled[0], first_index=None, last_index=None),
@@ -221,7 +221,7 @@ def test_only_voters_make_a_majority_and_only_members_are_judged(tmp_path: Path)
     assert (result.compared, result.divergent) == (3, {})
 
 
-def test_a_directory_that_exists_twice_judges_nobody(tmp_path: Path) -> None:
+def test_duplicated_directory_is_not_counted_in_a_majority(tmp_path: Path) -> None:
     group, (whole, _, other, *_) = Group(tmp_path), HISTORIES
     ones = [
         group.replica(name, history)[1]

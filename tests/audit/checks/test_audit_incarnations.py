@@ -63,7 +63,7 @@ def test_a_directory_that_the_log_took_in_is_the_peers_own(where: str) -> None:
     assert one.flaws == (["peers.incarnation"] if where == "nowhere" else []) and two.flaws == []
 
 
-def test_records_that_cannot_be_read_name_nobody() -> None:
+def test_unreadable_records_name_no_incarnation() -> None:
     """Shapes of no kind are passed over; the finding stays."""
     one = replica(
         "n1", "a", {"n2": "old"}, [[], {"voters": [], "learners": {"n2": "x"}}, 7], members=[]
@@ -77,7 +77,7 @@ def test_records_that_cannot_be_read_name_nobody() -> None:
     ("vouched", "last", "fails"),
     [(False, 40, False), (None, 0, False), (None, 40, True), (True, 40, True)],
 )
-def test_a_node_that_came_back_without_its_data_accuses_nobody_until_it_is_named(
+def test_returned_node_is_incomplete_without_findings_until_it_is_named(
     vouched: bool | None, last: int, fails: bool
 ) -> None:
     """Two peers met its former directory; the new one takes no part, which its own files say: no

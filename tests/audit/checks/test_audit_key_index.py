@@ -53,7 +53,7 @@ def texts(flaws: list[Flaw]) -> list[str]:
     return [f"{flaw.rule} {flaw.file} {flaw.byte_from}-{flaw.byte_to}" for flaw in flaws]
 
 
-def test_what_the_product_writes_passes(material: ViewLog) -> None:
+def test_key_index_written_by_the_product_passes(material: ViewLog) -> None:
     """Several full files with filters, native stretches, odd keys: no finding."""
     assert len(list((material.root / "index").iterdir())) >= 4
     assert len(list((material.root / "state" / "bloom").iterdir())) >= 3
@@ -105,7 +105,7 @@ def test_files_that_come_and_go(node: Path) -> None:
     assert check(node) == []
 
 
-def test_what_does_not_count_is_no_finding(node: Path) -> None:
+def test_slots_and_header_above_the_position_of_a_killed_node_are_ignored(node: Path) -> None:
     """After a kill slots and header of the file being written, and all behind its position, mean
     nothing; its units below still do."""
     (node / "g1" / "abort").touch()
@@ -212,7 +212,7 @@ def test_damage_of_the_log_is_not_blamed_on_the_index(node: Path, material: View
     assert texts(check(node)) == [f"keyindex.unit g1/index/{note[0]} {at}-{at + 1}"]
 
 
-def test_damaged_entries_whose_keys_the_file_before_holds_are_no_finding_of_the_next_one(
+def test_damaged_entries_at_a_file_border_are_no_key_index_finding(
     tmp_path: Path,
 ) -> None:
     """A file begins behind a number of keys of the log, which are those of several messages."""

@@ -81,7 +81,7 @@ def mark(node: Writer, index: int) -> Mark:
     return Mark(3, index, 100 * index, index, node.log_id)
 
 
-def test_what_a_node_directory_says(node: Writer) -> None:
+def test_opened_directory_has_each_value_of_its_files(node: Writer) -> None:
     """Each value from its file, of a stopped node and of a running one."""
     put(node.log / "syncedmark", mark_slot(node, 6, 4) + mark_slot(node, 7, 5))
     put(node.log / "checkpoint", b"endIndex=7\ncommittedIndex=6\n")
@@ -240,7 +240,7 @@ def test_the_types_of_an_identity(node: Writer) -> None:
 
 
 @pytest.mark.parametrize("backup", [False, True])
-def test_whose_identity_is_wrong(node: Writer, backup: bool) -> None:
+def test_identity_that_names_another_node_is_wrong(node: Writer, backup: bool) -> None:
     """The log belongs to the node in the name of its folder, and an identity that names another one
     is wrong, also in a backup."""
     if backup:

@@ -275,7 +275,7 @@ def test_a_unit_that_leads_to_another_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_unit_whose_entry_was_never_written_may_be_torn(tmp_path: Path) -> None:
+def test_unit_of_an_unwritten_entry_is_torn_and_other_bytes_are_damage(tmp_path: Path) -> None:
     """The header lacks what lies in one sector of the log; it may lie in two. One with other bytes
     is damage, and so is a cut unit."""
     straddled = 0

@@ -190,7 +190,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(walk, "KERNEL", None)
 
 
-def test_the_story_has_what_it_should(story: Story) -> None:
+def test_story_passes_its_marker_before_the_late_reads(story: Story) -> None:
     """Between the first moment with the marker and the last one everything that an audit reads late
     has passed the marker."""
     assert len(story.moments) == story.marked + MOMENTS_BEHIND

@@ -109,7 +109,7 @@ def test_which_files_of_the_log_are_checked(tmp_path: Path) -> None:
     ]
 
 
-def test_the_chain_begins_with_the_log_id_or_with_what_the_begin_file_says() -> None:
+def test_chain_begins_with_the_log_id_or_the_begin_file() -> None:
     for log_id, seed in ((None, None), ("l", crc(b"l")), ("\xfc", crc(b"?"))):
         assert [
             replica(log_id=log_id, begin=begin).task(f"{0:020d}").seed
@@ -293,7 +293,7 @@ def test_how_much_a_replica_holds() -> None:
     assert replica().held == -1
 
 
-def test_what_is_recorded_as_committed() -> None:
+def test_known_commit_is_the_highest_of_four_records() -> None:
     """By its checkpoint, its snapshot, its running node and the consume queue units that exist, the
     highest counts."""
     for commit, applied, at, filed in product(

@@ -131,7 +131,9 @@ def test_every_rule_has_a_next_step() -> None:
 @pytest.mark.parametrize(
     ("voters", "majority"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)]
 )
-def test_whose_copies_prove_what_is_right(voters: int, majority: int) -> None:
+def test_proving_copies_are_a_voter_majority_or_the_confirmed_history(
+    voters: int, majority: int
+) -> None:
     """Those of a majority of the voters, or that of the one with the confirmed history."""
     names = tuple("abcdefg"[:voters])
     result = GroupResult("g1", [], voters=names)

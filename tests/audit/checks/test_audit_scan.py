@@ -323,7 +323,7 @@ def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
         )
 
 
-def test_store_times_begin_at_none(tmp_path: Path) -> None:
+def test_store_times_of_a_log_begin_at_minus_one(tmp_path: Path) -> None:
     for time in (0, -1, -2):
         writer = write(tmp_path, [Message("t", b"", time=time)])
         for kernel in KERNELS:
@@ -433,7 +433,9 @@ def joined(columns: Sequence[Columns], name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("second", ["term", "channel", "body"])
-def test_a_wrong_field_beside_another_damage_proves_nothing(tmp_path: Path, second: str) -> None:
+def test_wrong_field_beside_other_damage_leaves_the_header_unproven(
+    tmp_path: Path, second: str
+) -> None:
     """The rest of the header is right only if the chain continues over it."""
     writer = write(tmp_path, [plain(at) for at in range(3)])
     data = log_bytes(writer)
@@ -1109,7 +1111,7 @@ def test_the_chain_before_a_file(tmp_path: Path) -> None:
         assert scanned(task)[0].prev_chain is None
 
 
-def test_the_body_of_an_entry_with_nothing_before_it(tmp_path: Path) -> None:
+def test_damaged_body_of_the_first_known_entry_is_found(tmp_path: Path) -> None:
     writer, task, first = second_file(tmp_path)
     Path(opened(writer)[0].path).unlink()
     data = bytearray(Path(task.path).read_bytes())
@@ -1264,7 +1266,7 @@ def test_flaws_are_in_the_order_of_their_places(
     assert len(scanned(task)[0].flaws) == 2 + 4
 
 
-def test_a_running_node_is_checked_to_the_end_of_what_it_applied(tmp_path: Path) -> None:
+def test_running_node_is_scanned_to_its_applied_end(tmp_path: Path) -> None:
     writer = write(tmp_path, [plain(at) for at in range(6)])
     end = writer.entries[3].pos
     for kernel in KERNELS:
@@ -1309,7 +1311,7 @@ def test_an_object_in_a_store_is_digested_as_it_is_read(
     assert gone == [Flaw("file.read", "g1/none", None, 0, 0, "No such file or directory")]
 
 
-def test_an_object_is_digested_whole_whatever_is_in_it(
+def test_object_is_digested_whole_despite_damage_and_torn_tail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every byte once and in order, in parts of any size: the walk reaches the end of a file behind

@@ -149,7 +149,7 @@ def test_the_first_record_of_a_file_counts() -> None:
 
 
 @pytest.mark.parametrize("record", ["x", "[]", "1", "{}"])
-def test_what_is_no_seal_record_hides_none(record: str) -> None:
+def test_unreadable_seal_record_does_not_hide_another(record: str) -> None:
     assert seals_of(group(replica("n1", [(5, record), (6, FIELDS)]))) == {0: SEAL}
 
 
@@ -197,7 +197,7 @@ def filled(*, last: bool = False, damaged: Sequence[int] = (), **fields: int | N
     return one
 
 
-def test_a_seal_names_what_its_file_holds() -> None:
+def test_seal_that_differs_from_its_file_is_a_finding() -> None:
     """First and last entry and the end. A last file that ends before the sealed entry lags, and
     says nothing."""
     for last, (first, end_index, end) in product(

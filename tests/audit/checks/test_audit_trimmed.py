@@ -132,7 +132,7 @@ def test_both_ways_through_an_engine_say_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_a_prefix_that_nobody_trimmed_is_missing(tmp_path: Path) -> None:
+def test_missing_prefix_without_begin_file_is_a_missing_file(tmp_path: Path) -> None:
     """Without a begin file the first files are missing, whatever records say."""
     writers = write(tmp_path)
     trim(writers[0])
@@ -140,7 +140,7 @@ def test_a_prefix_that_nobody_trimmed_is_missing(tmp_path: Path) -> None:
     assert ("n1", "missing", "file.missing") in rules(run(tmp_path))
 
 
-def test_a_begin_that_nobody_decided_is_missing(tmp_path: Path) -> None:
+def test_begin_file_without_a_trim_record_is_missing_entries(tmp_path: Path) -> None:
     """A begin file alone explains nothing: a trim record or a snapshot must know of it."""
     writers = write(tmp_path, record=False)
     writers[1].trim(FILE)

@@ -101,7 +101,7 @@ def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_dam
 @pytest.mark.parametrize(
     "how", ["a byte more", "in good order", "below the mark", "the last entry"]
 )
-def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -> None:
+def test_change_unexplained_by_unwritten_sectors_is_damage(tmp_path: Path, how: str) -> None:
     """A changed byte, a clean stop, a synced place, and a damaged last entry that a majority
     has."""
     writer = cluster(tmp_path, mark=MARK + 10 if how == "below the mark" else MARK)
@@ -118,7 +118,7 @@ def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -
     assert run(tmp_path).verdict == "FAIL"
 
 
-def test_a_file_whose_first_sectors_were_never_written_is_no_gap(tmp_path: Path) -> None:
+def test_file_with_unwritten_first_sectors_is_a_torn_tail(tmp_path: Path) -> None:
     """Entries in the same file and in the next one may exist nevertheless."""
     writer = cluster(tmp_path)
     first = next(
@@ -133,7 +133,7 @@ def test_a_file_whose_first_sectors_were_never_written_is_no_gap(tmp_path: Path)
     assert outcome(run(tmp_path)) == (False, {TORN_TAIL})
 
 
-def test_a_blank_whose_next_file_was_never_written_is_no_damage(tmp_path: Path) -> None:
+def test_blank_before_an_unwritten_file_is_a_torn_tail(tmp_path: Path) -> None:
     """And a blank that was not written although the next file was."""
     writer = cluster(tmp_path)
     blank = next(pos for pos, _ in writer.blanks if pos > writer.entries[MARK].pos)

@@ -50,7 +50,7 @@ def flaw(bounds: tuple[int, int], *, file: str = "f", measures: tuple[Place, ...
     return Flaw("entry.body", file, 5, *bounds, "p", measures=measures)
 
 
-def test_a_finding_covers_what_lies_within_it() -> None:
+def test_finding_covers_flaws_within_its_bytes() -> None:
     """All bytes of the same file; a finding of another history covers everything behind its
     begin."""
     for there, here, file in product(BOUNDS, BOUNDS, ("f", "g")):
@@ -247,7 +247,7 @@ def test_which_peer_holds_a_damaged_entry_intact(rule: str) -> None:
         assert found.klass == (BIT_ROT if holds else UNDECIDABLE), (intact, broken, divergent)
 
 
-def test_what_is_undecidable() -> None:
+def test_compared_entry_without_an_intact_copy_is_undecidable() -> None:
     """Damage of a compared entry that a peer reaches and none has intact; with appointed masters
     none need reach it."""
     for compared, last, rule, own in product(
@@ -326,7 +326,7 @@ def test_flaws_that_follow_from_others_are_told_once() -> None:
     assert (left.flaw, left.klass, left.fails, kept.flaw) == (on_damage, REORDERED, True, DAMAGE)
 
 
-def test_what_follows_from_an_excused_flaw_is_excused() -> None:
+def test_flaw_behind_an_excused_one_is_excused() -> None:
     """If it lies behind it: nothing counts from there on."""
     torn = replace(DAMAGE, rule="entry.body", index=7, torn=True)
     for index, file in product((None, 6, 7, 8), (FILE, "g1/other")):

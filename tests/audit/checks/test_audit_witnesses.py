@@ -197,7 +197,7 @@ def cosigned(*sizes: int) -> Witnessed:
     )
 
 
-def test_who_lacks_what_a_witness_cosigned() -> None:
+def test_lacking_cosigned_entries_accuses_the_longest_proven_tree() -> None:
     """A finding of the replica with the longest tree, if a majority was given, or the holder of the
     confirmed history; else a reason."""
     ways: list[tuple[tuple[str, ...], str | None]] = [
@@ -317,7 +317,7 @@ def test_another_log_and_witnesses_that_disagree(tmp_path: Path) -> None:
     assert rules == [*((name, "witness.fork") for name in NODES), ("n1", "witness.agree")]
 
 
-def test_what_the_witness_did_not_cosign_does_not_count(tmp_path: Path) -> None:
+def test_checkpoint_without_a_true_cosignature_is_ignored_or_unusable(tmp_path: Path) -> None:
     """A checkpoint that somebody put into its directory; one with a false cosignature makes the
     directory unusable."""
     one = cluster(tmp_path)[0]

@@ -23,7 +23,7 @@ from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.run import jobs
 from ledgermq.audit.run.jobs import Audit, Progress
 from ledgermq.audit.run.sources import other_version
-from ledgermq.audit.run.works import KEYS, STATE, Outcome, Work, look
+from ledgermq.audit.run.works import KEYS, STATE, Outcome, Work, run_work
 from tests.audit.exhaust.cluster import CLUSTERS, SHAPES, build
 from tests.audit.exhaust.memory import Memory
 from tests.audit.fuzz.clusters import Image
@@ -176,7 +176,7 @@ class Ground(Place):
 
     def _look(self, work: Work, *, unchanged: bool) -> Outcome:
         """`unchanged`: as if nothing were."""
-        kept = self.memory.recall(work, lambda: pickle.dumps(look(work)), unchanged=unchanged)
+        kept = self.memory.recall(work, lambda: pickle.dumps(run_work(work)), unchanged=unchanged)
         return pickle.loads(kept)  # type: ignore[no-any-return]  # noqa: S301 (written above)
 
     @property

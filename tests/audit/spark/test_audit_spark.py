@@ -281,7 +281,7 @@ def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.verify
-def test_the_watching_example_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_watching_example_reports_a_damaged_entry_once(tmp_path: Path) -> None:
     """Three streams in one query over running nodes: a damaged entry is reported, every entry is
     seen once, and a restarted query continues."""
     writers = write_cluster(tmp_path, history(9, 250))

@@ -62,7 +62,7 @@ def wanted(count: int) -> list[str]:
     return sorted(f"body {i}" for i in range(count))
 
 
-def test_what_is_written_is_read(session: Any, cluster: LocalCluster) -> None:
+def test_written_rows_read_back_with_all_columns(session: Any, cluster: LocalCluster) -> None:
     """All columns come back; ranges by offset and time, and chosen columns; SQL sees a table."""
     options = topic(cluster, "table")
     save(numbered(session, 2000), options, compression="zstd")
@@ -101,7 +101,7 @@ def test_what_is_written_is_read(session: Any, cluster: LocalCluster) -> None:
     )
 
 
-def test_a_task_that_dies_stores_nothing_twice(
+def test_retried_task_stores_each_message_once(
     session: Any, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """The first try of every task dies amid its messages, of which some are stored; a second write

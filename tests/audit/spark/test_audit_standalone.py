@@ -23,7 +23,9 @@ from tests.audit.damage_cases import NODES, flip, history, write_cluster
 ON_LOOPBACK = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def test_a_role_is_what_spark_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standalone_command_starts_the_spark_role_with_our_java_and_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the Java that the audit uses, this Python for its tasks, and everything else as it was
     given."""
     words, environment = standalone.command("worker", ["spark://here:7077", "--cores", "3"])

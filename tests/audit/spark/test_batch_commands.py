@@ -120,7 +120,9 @@ def stored(session: Any, options: dict[str, str]) -> list[Any]:
     )
 
 
-def test_what_the_commands_find(session: Any, cluster: LocalCluster, jobs: Jobs) -> None:
+def test_batch_commands_report_counts_duplicates_and_gaps(
+    session: Any, cluster: LocalCluster, jobs: Jobs
+) -> None:
     """Counts, duplicates and gaps, as an object and as a table, with their exit statuses."""
     options = create(cluster, "found")
     save(numbered(session, 60, without=41), options)

@@ -95,7 +95,7 @@ def test_records_are_control_records(material: ViewLog) -> None:
     assert rows_of(material.node_dir, "records", [EqualTo(("topic",), "flights")]) == []
 
 
-def test_entries_hold_everything(material: ViewLog) -> None:
+def test_entries_view_has_a_row_for_each_entry(material: ViewLog) -> None:
     """A row for each entry, and those of the messages are where the messages are."""
     rows = rows_of(material.node_dir, "entries")
     assert [row["index"] for row in rows] == list(
@@ -134,7 +134,7 @@ def test_unit_views_agree_with_the_log(material: ViewLog) -> None:
     }
 
 
-def test_what_is_no_queue_has_no_rows(material: ViewLog, tmp_path: Path) -> None:
+def test_files_that_are_no_queue_have_no_rows(material: ViewLog, tmp_path: Path) -> None:
     """The view passes over a directory named by digits that are no number, a file beside the
     queues, and files that no queue has."""
     path = tmp_path / "n1"
@@ -267,7 +267,7 @@ def test_times_that_fall_hide_no_row(tmp_path: Path, known: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["entries", "messages", "records"])
-def test_ranges_lose_nothing(material: ViewLog, view: str) -> None:
+def test_range_returns_exactly_the_rows_within_its_bounds(material: ViewLog, view: str) -> None:
     """Every pair of bounds, by index and by time: exactly the rows that lie within, whatever files
     were left out."""
     rows = rows_of(material.node_dir, view)

@@ -373,7 +373,7 @@ def test_without_an_older_snapshot_a_trimmed_log_is_not_derived(tmp_path: Path) 
     assert report.reason == "the log was trimmed, and no snapshot is older than the newest"
 
 
-def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
+def test_underivable_state_is_reported_with_its_reason(task: LogFile) -> None:
     """No snapshot, another version, another log, a log that ends too early or is damaged on the
     way."""
     path = Path(task.root) / "state/snapshot"
@@ -418,7 +418,9 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
 
 
 @pytest.mark.parametrize("edit", [{"v": 3}, {"chain_crc": 1}, {"applied_term": None}])
-def test_an_older_snapshot_of_no_use_hides_nothing(tmp_path: Path, edit: dict[str, Any]) -> None:
+def test_unusable_older_snapshot_still_compares_the_newest(
+    tmp_path: Path, edit: dict[str, Any]
+) -> None:
     """With an older snapshot of an old version, of another log, or without content, the newest
     snapshot of a complete log is still compared."""
     story = few(tmp_path / "n1")
@@ -465,7 +467,7 @@ def test_a_log_that_begins_right_behind_its_older_snapshot(tmp_path: Path) -> No
     assert check_state(task).reason.startswith("state/snapshot.previous is of another log")
 
 
-def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
+def test_entries_behind_the_snapshot_are_not_read(task: LogFile) -> None:
     """A node that runs may be writing there."""
     newest = check_state(task).last_index
     assert newest is not None
@@ -488,7 +490,7 @@ def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
     assert (report.reason, report.compared, told(report)) == ("", ["state/snapshot.previous"], [])
 
 
-def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> None:
+def test_unreadable_control_record_is_a_finding(tmp_path: Path) -> None:
     """A body that lacks something is the writer's mistake, found in the log file; a version or kind
     from later is not."""
     draft = replace(message("rmq_sys_ledgermq_config", 0), properties=b"TAGS\x01group\x02")
@@ -545,7 +547,7 @@ def test_the_audit_judges_by_it(tmp_path: Path) -> None:
     ]
 
 
-def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
+def test_report_states_the_derived_range_or_the_reason(tmp_path: Path) -> None:
     """For people and for scripts, and why not where it was not."""
     for name in ("n1", "n2", "n3"):
         task = few(tmp_path / name).finish()
@@ -567,7 +569,7 @@ def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
     assert [one["state"] for one in replicas] == [yes, yes, no]
 
 
-def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
+def test_damaged_log_is_the_only_finding_and_state_is_underived(tmp_path: Path) -> None:
     """The damage is one finding; the difference of the derived state is not another one."""
     directories = [str(tmp_path / name) for name in ("n1", "n2", "n3")]
     tasks = [few(Path(directory)).finish() for directory in directories]
@@ -613,7 +615,7 @@ def of_nothing(directory: Path, **other: Any) -> LogFile:
     )
 
 
-def test_a_snapshot_of_no_entry_is_derived_from_nothing(tmp_path: Path) -> None:
+def test_snapshot_of_no_entry_is_compared_with_the_empty_state(tmp_path: Path) -> None:
     """A node that joins and was never added, stopped with the others: no finding; a value that no
     entry led to is one, as is a place."""
     report = check_state(of_nothing(tmp_path / "n4"))

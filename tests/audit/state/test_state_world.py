@@ -70,7 +70,7 @@ def run(directory: Path, steps: list[Step], number: int) -> None:
 
 @settings(max_examples=examples(10), derandomize=True, suppress_health_check=PATIENT)
 @given(STEPS, st.integers(0, 9))
-def test_what_the_audit_derives_is_what_the_node_has(
+def test_derived_state_equals_the_state_of_the_node(
     tmp_path: Path, steps: list[Step], number: int
 ) -> None:
     """Whatever clients, clocks and leaders did."""
@@ -80,7 +80,9 @@ def test_what_the_audit_derives_is_what_the_node_has(
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 100, 25))
 @pytest.mark.verify
-def test_what_the_audit_derives_is_what_the_node_has_for_long(tmp_path: Path, first: int) -> None:
+def test_derived_state_equals_the_state_of_the_node_over_many_seeds(
+    tmp_path: Path, first: int
+) -> None:
     """The same over many seeds."""
     for seed in range(first, first + 25):
         run(tmp_path, steps_of(seed), seed)
@@ -164,7 +166,7 @@ def found(lived: Lived, directory: Path, index: int, rng: Random, times: int) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_changed_in_a_snapshot_is_found(tmp_path: Path, seed: int) -> None:
+def test_changed_snapshot_value_is_found(tmp_path: Path, seed: int) -> None:
     """A number more or less, a row or a key that is missing or there twice, in plain values and in
     columns: found, and nothing else."""
     lived, rng = Lived(steps_of(seed), 6), Random(seed)
@@ -175,7 +177,7 @@ def test_what_is_changed_in_a_snapshot_is_found(tmp_path: Path, seed: int) -> No
 @pytest.mark.slow
 @pytest.mark.verify
 @pytest.mark.parametrize("first", range(100, 132, 8))
-def test_what_is_changed_in_a_snapshot_is_found_for_long(tmp_path: Path, first: int) -> None:
+def test_changed_snapshot_value_is_found_over_many_seeds(tmp_path: Path, first: int) -> None:
     """The same over many seeds."""
     for seed in range(first, first + 8):
         lived, rng = Lived(steps_of(seed), 6), Random(seed)

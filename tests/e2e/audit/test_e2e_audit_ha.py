@@ -142,9 +142,7 @@ def cut_off(cluster: FaultyCluster, cli: CommandLine) -> tuple[str, str, str]:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("ack", ["in-sync", "async"])
-def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_group_runs(
-    tmp_path: Path, ack: str
-) -> None:
+def test_damage_without_a_majority_is_found_and_repaired_online(tmp_path: Path, ack: str) -> None:
     """Two of three are in sync. Entries that the third lacks are damaged on the slave, including
     headers, and on the master: each restores what the other lost, no node stops, and no leadership
     moves. The third only lags, and catches up in the end."""
@@ -178,7 +176,7 @@ def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_
         assert outcome.status == 0, text(outcome)
 
 
-def test_what_the_master_alone_confirmed_is_undecidable_once_it_rots_and_nothing_stops_for_it(
+def test_rot_in_entries_of_the_master_alone_is_undecidable_and_stops_no_node(
     tmp_path: Path,
 ) -> None:
     """With an in-sync set of one, entries that it confirmed since are damaged: the audit reports
@@ -212,7 +210,7 @@ def test_what_the_master_alone_confirmed_is_undecidable_once_it_rots_and_nothing
     assert outcome.status == 1 and accused(outcome) == {("undecidable", master)}, text(outcome)
 
 
-def test_an_unclean_election_is_told_and_the_cluster_passes_once_the_lost_history_is_gone(
+def test_unclean_election_is_reported_and_passes_without_the_lost_history(
     tmp_path: Path,
 ) -> None:
     """What the former master alone had was given up by an operator: INCOMPLETE by the record's name

@@ -32,7 +32,7 @@ def stored(cli: CommandLine, topic: str) -> dict[int, list[str]]:
     return found
 
 
-def test_a_leader_killed_under_a_producer_costs_no_message_and_makes_none_twice(
+def test_leader_kill_under_a_producer_stores_each_message_once(
     tmp_path: Path,
 ) -> None:
     """100,000 messages, one by one, with order keys; the leader dies under them. Each queue holds

@@ -42,7 +42,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_a_group_reads_is_held_until_the_task_ends() -> None:
+async def test_bytes_read_by_a_call_are_held_until_its_task_ends() -> None:
     budget, go_on, heard = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event(), 0
 
     def listener() -> None:
@@ -98,7 +98,7 @@ def test_messages_for_a_caller_that_is_gone_are_not_counted() -> None:
     assert budget.held_bytes == 0
 
 
-async def test_reads_wait_in_their_order_and_a_full_connection_keeps_nobody_else_waiting() -> None:
+async def test_reads_wait_in_order_and_a_full_connection_delays_only_itself() -> None:
     budget, order = AnswerBudget(LIMIT, CONNECTION_LIMIT), []
     held = [
         await in_task("a", lambda: budget.reserve(350)),
@@ -139,7 +139,7 @@ async def test_the_first_read_is_never_too_large() -> None:
     assert budget.held_bytes == 0
 
 
-async def test_a_read_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
+async def test_read_cancelled_while_it_waits_holds_no_bytes() -> None:
     """Also in the moment when its turn has come."""
     budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
     held = await budget.reserve(LIMIT)
@@ -243,7 +243,7 @@ async def test_answers_that_grow_do_not_wait_for_each_other() -> None:
     assert sorted(grown) == [0, 1, 2, 3] and budget.held_bytes == 0
 
 
-async def test_an_answer_whose_turn_does_not_come_is_refused() -> None:
+async def test_answer_without_budget_until_its_deadline_is_refused() -> None:
     """By its time, with nothing held."""
     budget, end = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event()
 
@@ -274,7 +274,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(
+def test_held_bytes_stay_within_limits_and_return_to_zero(
     steps: list[tuple[str, str, int]],
 ) -> None:
     """Against the sum over the open calls, whatever begins and ends in which order."""

@@ -48,11 +48,11 @@ def test_a_caller_is_answered_before_he_gives_up() -> None:
     assert asked(caller(60.0)) == asked(caller(None)) == asked(None) == (5.0, 5.0)
 
 
-def test_outside_of_calls_nothing_is_bounded() -> None:
+def test_deadline_outside_of_calls_is_unbounded() -> None:
     """Nodes ask for themselves as well."""
     assert within(7.0) == 7.0
 
 
-def test_time_that_is_over_is_none() -> None:
+def test_expired_deadline_leaves_zero_seconds() -> None:
     """Never less."""
     assert asked(caller(0.0))[0] == 0.0

@@ -271,7 +271,7 @@ async def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
         assert [int(line.split()[0]) - WIRE_MAX > 100 for line in told] == ([] if less else [True])
 
 
-async def test_what_nobody_has() -> None:
+async def test_unknown_message_is_not_found_or_expired() -> None:
     """An unknown id is not found; an id older than the log has expired, judging by its time; its
     trace is refused."""
     async with started_bench() as bench:
@@ -298,7 +298,7 @@ async def test_what_nobody_has() -> None:
     assert absent("x", ["a", "b"], None, True).answer == "No message with the id x is in 2 topics."
 
 
-async def test_what_retention_removed_is_not_made_up() -> None:
+async def test_message_with_trimmed_records_is_done_in_an_unknown_way() -> None:
     """A message that is done and whose records were trimmed is reported as done in an unknown
     way."""
     async with started_bench() as bench:

@@ -111,7 +111,7 @@ class Bench:
         return caught.value.refused
 
 
-async def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
+async def test_follower_forwards_a_call_with_its_remaining_deadline() -> None:
     """A call is executed where the leader is; method, metadata, bytes and what is left of the
     deadline go along."""
     bench = Bench("n1")
@@ -146,7 +146,7 @@ async def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None
 
 
 @pytest.mark.parametrize("failure", [Lost("gone"), None])
-async def test_call_whose_outcome_is_unknown_is_never_tried_again(
+async def test_call_with_unknown_outcome_is_not_repeated(
     failure: Exception | None,
 ) -> None:
     """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although
@@ -160,7 +160,7 @@ async def test_call_whose_outcome_is_unknown_is_never_tried_again(
     assert not bench.links["n3"].calls and not bench.executor.executed
 
 
-async def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
+async def test_repeatable_call_is_retried_until_an_answer() -> None:
     """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the
     deadline, which says what is not known."""
     bench = Bench("n2")
@@ -419,7 +419,7 @@ async def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -
     bench.forwarder.stop()
 
 
-async def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(
+async def test_forwarded_answers_are_held_until_the_call_ends_within_the_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers

@@ -80,7 +80,7 @@ async def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
         assert await s.listed() == []
 
 
-async def test_what_a_list_says_of_a_letter() -> None:
+async def test_letter_list_states_place_reason_original_and_requested_body() -> None:
     """Where it is and why, its original's place, and its body only on request."""
     async with started_bench() as bench:
         s = Scene(bench)
@@ -281,7 +281,7 @@ async def test_a_list_says_how_often_the_group_itself_tried_a_letter(
         assert await tries() == [1, 0, 0, 1], "what takes too long to find out is left out"
 
 
-async def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
+async def test_resent_letter_is_delivered_once_and_traced_to_its_user() -> None:
     """Once, however often it is asked for; why-not-delivered knows it until it is delivered."""
     async with started_bench() as bench:
         s = Scene(bench)
@@ -336,7 +336,7 @@ async def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> N
         ),
     ],
 )
-async def test_what_is_refused(request_: Any, what: str) -> None:
+async def test_invalid_letter_request_is_refused_with_its_reason(request_: Any, what: str) -> None:
     """With the reason."""
     async with started_bench() as bench:
         letters = DeadLetters(bench.queries[1], bench.state)
@@ -347,7 +347,7 @@ async def test_what_is_refused(request_: Any, what: str) -> None:
                 await letters.settled(request_, "")
 
 
-def test_who_may_and_who_it_was() -> None:
+def test_letter_calls_need_group_rights_and_pass_the_user() -> None:
     """Lists and settlements need the group and its dead-letter topic, counts of all groups the
     cluster. The service learns the user."""
     group = admin_pb2.Name(namespace="ns", name="c")

@@ -207,7 +207,7 @@ def test_a_node_that_has_not_greeted_yet_is_waited_for(bench: Bench) -> None:
     assert bench.change(Kind.ADD, addresses=FOURTH).done
 
 
-def test_a_node_knows_what_it_reads_itself(bench: Bench) -> None:
+def test_node_knows_its_own_level_without_a_greeting(bench: Bench) -> None:
     """Asked about itself, it is not taken for a node that greeted nobody."""
     bench.controller.state = replace(bench.controller.state, level=LEVEL_MAX)
     bench.links["n1"] = SimpleNamespace(up=True, refusal=None)
@@ -251,7 +251,7 @@ def test_a_node_joins_step_by_step(bench: Bench) -> None:
     assert bench.change(Kind.PROMOTE).done and len(bench.asked) == 4
 
 
-def test_an_observer_joins_without_a_vote_and_gets_none_by_the_way(bench: Bench) -> None:
+def test_observer_joins_and_is_promoted_only_explicitly(bench: Bench) -> None:
     """An observer does not join the controller quorum, and promote needs an explicit option; a
     voter cannot become an observer."""
     bench.joins()
@@ -289,7 +289,7 @@ def test_an_observer_joins_without_a_vote_and_gets_none_by_the_way(bench: Bench)
         bench.change(Kind.ADD, "n3", observer=True)
 
 
-def test_a_node_leaves_everything_or_one_group(bench: Bench) -> None:
+def test_removal_covers_one_group_or_the_whole_node(bench: Bench) -> None:
     """With a group it stays a node; without, it is forgotten, and asking again is fine."""
     assert bench.change(Kind.REMOVE, "n3", broker_groups=["g2"]).done
     assert (
@@ -315,7 +315,7 @@ def test_a_node_that_is_asked_to_remove_itself_asks_another(bench: Bench) -> Non
         bench.change(Kind.REMOVE, "n1")
 
 
-def test_refusals_are_told_in_the_words_of_who_refused(bench: Bench) -> None:
+def test_refusal_of_a_member_change_is_returned_verbatim(bench: Bench) -> None:
     """The group's leader, the controller quorum, or this node; nothing is changed elsewhere
     before."""
     bench.refuse = Refused("members-refused", detail="n2 is all that is left of three")
@@ -336,7 +336,7 @@ def test_refusals_are_told_in_the_words_of_who_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.PROMOTE])
-def test_what_the_leader_cannot_do_yet_is_waited_for(bench: Bench, kind: int) -> None:
+def test_member_change_waits_until_the_in_sync_set_is_left(bench: Bench, kind: int) -> None:
     """A member of the in-sync set first leaves the set; the same command then continues."""
     bench.joins()
     bench.change(Kind.ADD, addresses=FOURTH)
@@ -420,7 +420,7 @@ def test_wrong_requests(
     assert not bench.asked
 
 
-def test_a_node_that_hosts_nothing_is_a_member_at_once(bench: Bench) -> None:
+def test_spare_node_is_a_member_at_once(bench: Bench) -> None:
     """A spare node: nothing has to catch up, and it votes among the controllers."""
     bench.links["n4"] = SimpleNamespace(up=True, refusal=None)
     assert bench.change(Kind.ADD, addresses=FOURTH).done

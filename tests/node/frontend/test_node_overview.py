@@ -352,13 +352,15 @@ class FakeEngine:
         ),
     ],
 )
-def test_readiness_says_what_is_missing(engine: FakeEngine, unknown: list[str], said: str) -> None:
+def test_readiness_names_the_missing_condition(
+    engine: FakeEngine, unknown: list[str], said: str
+) -> None:
     """Leader known, applied, serving if leading, and known to the controller."""
     reasons = asyncio.run(Health(engine, lambda: unknown).why_not_ready())
     assert (said in reasons[0] and len(reasons) == 1) if said else not reasons
 
 
-def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
+def test_group_without_a_leader_names_obstacles_to_an_election() -> None:
     """Obstacles to an election are reported only while there is no leader: a refused peer does not
     make a serving group unready."""
 
@@ -399,7 +401,7 @@ def test_a_replica_that_its_peers_do_not_hear_is_not_ready_and_takes_no_part() -
     assert one._own_group(replace(STATUS, group="g2")).replicas[0].state == "running"
 
 
-def test_a_master_that_does_not_serve_says_what_to_do() -> None:
+def test_unready_master_names_the_command_to_run() -> None:
     """The reason for refused calls names the command."""
     ha = HaView(
         0,

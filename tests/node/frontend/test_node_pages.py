@@ -148,7 +148,7 @@ async def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
         ("10.1.2.3", True, True),
     ],
 )
-async def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
+async def test_other_machines_get_only_probe_verdicts(
     remote: str, opened: bool, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless
@@ -208,7 +208,7 @@ async def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
         ),
     ],
 )
-async def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(
+async def test_request_with_a_foreign_host_name_gets_only_verdicts(
     host: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A browser on this machine may be sent here by a name that resolves to this machine, but not
@@ -279,7 +279,7 @@ async def test_a_request_that_is_never_sent_whole_ends(
     await server.stop()
 
 
-async def test_strangers_who_hold_connections_keep_no_probe_out(
+async def test_idle_connections_make_room_for_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The oldest idle connections make room, those with a request in hand stay, and the closed ones
@@ -326,7 +326,9 @@ async def test_strangers_who_hold_connections_keep_no_probe_out(
         *(("aBcd", "a"), ("ABcd", "c"), ("ABCD", "A"), ("xabc", ""), ("xabcyd", "a")),
     ],
 )
-def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_idle_connection_makes_room(
+    held: str, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One connection more fits after that. The oldest goes that has no request in hand (small
     letters), else the oldest. What is closed already (x, y) is still in the list for a moment, and
     takes no room."""
@@ -351,7 +353,7 @@ def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-async def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(
+async def test_answered_connection_is_idle_and_a_stopped_server_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body is neither wanted nor decompressed."""
@@ -368,7 +370,7 @@ async def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_n
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_workers_of_the_node_tell_each_other_everything(
+async def test_workers_of_a_node_get_full_pages_on_a_closed_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However closed the HTTP port of the node is; it is the worker that answers for the node who
@@ -389,7 +391,7 @@ async def test_workers_of_the_node_tell_each_other_everything(
     await server.stop()
 
 
-def test_what_a_stranger_may_hold() -> None:
+def test_connection_limits_are_those_of_the_security_page() -> None:
     """As docs/security.md says."""
     assert (http.IDLE_S, http.CONNECTIONS_MAX) == (20.0, 256)
 

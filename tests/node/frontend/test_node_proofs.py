@@ -91,7 +91,7 @@ def test_the_leader_of_the_group_proves() -> None:
     assert forwarder.asked == [CONTINUE_METHOD]
 
 
-def test_a_node_that_has_the_group_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_of_the_group_proves_without_forwarding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leader or not: every replica proves what is sealed."""
     here = Checkpoints("n1", "c", Engine("g1"), None, None, {}, None)  # type: ignore[arg-type]
     proven = pb.ProveEntryResponse(file_number=3)
@@ -109,7 +109,7 @@ def test_a_node_that_has_the_group_asks_nobody(monkeypatch: pytest.MonkeyPatch) 
     check_consistency(3, tree_root(LEAVES[:3]), 7, tree_root(LEAVES), list(found.path))
 
 
-def test_what_the_leader_refuses_is_told() -> None:
+def test_refused_proof_is_returned_to_the_caller() -> None:
     other, _ = nodes()
     with pytest.raises(LedgerError, match="a tree of 7 files does not continue one of 8") as told:
         asyncio.run(
@@ -138,7 +138,7 @@ def test_without_an_answer_the_reason_is_told(
     assert told.value.code == code and forwarder.asked == [PROVE_METHOD]
 
 
-def test_a_group_that_does_not_exist_is_nowhere() -> None:
+def test_proof_of_an_unknown_group_is_refused_locally() -> None:
     other, forwarder = nodes()
     with pytest.raises(LedgerError, match="'g9' does not exist"):
         asyncio.run(other.prove(pb.ProveEntryRequest(broker_group="g9", index=1)))

@@ -177,7 +177,7 @@ async def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPa
         assert 10_000 < max(held) <= 10_000 + 15_000
 
 
-async def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(
+async def test_scan_continues_behind_a_concurrent_trim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between two pages of a queue messages may go: those that stay keep their offsets, and a queue
@@ -249,7 +249,7 @@ async def test_keys_and_ids_are_not_mixed_up() -> None:
         assert await pages(bench, 0, 2, message_id="id-real") == [[]]
 
 
-async def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
+async def test_recreated_topic_hides_messages_of_its_former_incarnation() -> None:
     """Messages of an older incarnation are found neither by key nor by time."""
     async with started_bench() as bench:
         await fill(bench, 1, 9)
@@ -445,7 +445,7 @@ async def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
         )
 
 
-async def test_what_became_of_a_message_in_each_group() -> None:
+async def test_message_states_are_listed_per_group() -> None:
     """Not delivered yet, leased, visible again, acknowledged; groups that never used the topic are
     not listed."""
     async with started_bench() as bench:
@@ -486,7 +486,7 @@ def name(group: str) -> admin_pb2.Name:
     return admin_pb2.Name(name=group)
 
 
-async def test_lag_counts_what_waits_everywhere() -> None:
+async def test_lag_counts_waiting_messages_of_all_broker_groups() -> None:
     """Also in a broker group that the consumer group never met; ages are those of the first message
     that waits."""
     async with started_bench() as bench:
@@ -677,7 +677,7 @@ async def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None
                 assert await ask() == wanted
 
 
-async def test_lag_of_groups_that_used_nothing() -> None:
+async def test_lag_of_an_unused_group_is_empty_or_the_whole_topic() -> None:
     """With a topic everything waits for it; an unknown group is refused, a configured one has no
     topics."""
     async with started_bench() as bench:
@@ -747,7 +747,7 @@ async def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
             assert caught.value.code == Code.BAD_REQUEST
 
 
-async def test_reset_of_a_group_nobody_knows_is_refused() -> None:
+async def test_reset_of_an_unknown_group_is_refused() -> None:
     """A misspelt name creates nothing; the start of a new group without consumers can be set."""
     async with started_bench() as bench:
         await bench.send("g1", 0, "a")
@@ -762,7 +762,7 @@ async def test_reset_of_a_group_nobody_knows_is_refused() -> None:
         assert not (await bench.receive("new")).leases
 
 
-async def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
+async def test_reset_answers_a_waiting_receive() -> None:
     """The receive need not be repeated."""
     async with started_bench() as bench:
         await bench.send("g1", 0, "a")

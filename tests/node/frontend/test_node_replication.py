@@ -69,7 +69,7 @@ def test_only_replicas_that_run_count() -> None:
         ([report("n2")], None, "the controller quorum knows of no in-sync set of g1"),
     ],
 )
-def test_what_speaks_against_an_election(
+def test_forced_election_is_refused_while_a_better_node_exists(
     told: list[pb.BrokerGroupInfo], in_sync: dict[str, str] | None, said: str
 ) -> None:
     """An existing or reachable master; members of the set that could be elected without loss; a
@@ -79,7 +79,7 @@ def test_what_speaks_against_an_election(
     assert objection.startswith(said) if said else objection == ""
 
 
-def test_the_loss_is_what_others_are_known_to_have() -> None:
+def test_loss_of_a_forced_election_is_counted_from_known_replicas() -> None:
     """The loss in entries and in time; the answer says that silent nodes may have had more; an
     in-sync node loses nothing."""
     told = {

@@ -129,7 +129,7 @@ def test_a_former_leader_exposes_its_counters_and_no_backlog() -> None:
 
 
 @pytest.mark.parametrize("series_max", [0, PAIR_SERIES - 1, PAIR_SERIES, 2 * PAIR_SERIES + 3, 1000])
-def test_the_number_of_series_is_bounded_and_what_is_left_out_is_counted(series_max: int) -> None:
+def test_series_are_bounded_and_omitted_ones_counted(series_max: int) -> None:
     """Consumer groups come first, in the order of their names; shown and left out are all that
     there is."""
     b = leading(max_attempts=2)

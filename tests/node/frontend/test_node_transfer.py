@@ -102,7 +102,7 @@ def everything_is_there(cluster: LocalCluster, load: Load) -> None:
             )  # type: ignore[misc]
 
 
-def test_transfers_under_load_lose_nothing(tmp_path: Path) -> None:
+def test_sends_succeed_across_transfers_under_load(tmp_path: Path) -> None:
     """Leadership goes round by request; every send succeeds, and the gaps between acknowledgements
     are reported."""
     gaps = []

@@ -180,7 +180,7 @@ def test_every_group_is_raised_in_turn_and_then_the_cluster() -> None:
     ) and len(model.appended) == 6
 
 
-def test_a_cluster_of_one_release_has_nothing_to_raise() -> None:
+def test_upgrade_of_a_single_release_cluster_changes_no_level() -> None:
     """Also while a node of it is known to read no more."""
     answer = Model(1, 1, 1, 1).finish()
     assert (answer.done, answer.level, list(answer.raised), answer.changed) == (True, 1, [], False)
@@ -204,7 +204,7 @@ def test_a_cluster_of_one_release_has_nothing_to_raise() -> None:
         ),
     ],
 )
-def test_a_node_in_the_way_is_named_and_nothing_is_raised(
+def test_node_below_the_level_is_named_and_stops_the_upgrade(
     reads: tuple[int | None, ...], said: str
 ) -> None:
     """Also one that has no replica: it could get one."""
@@ -232,7 +232,7 @@ def test_a_group_that_is_interrupted_is_named_and_a_repeated_call_goes_on() -> N
     assert answer.done and list(answer.raised) == ["g2", "g3"] and model.state.level == 2
 
 
-def test_what_a_leader_waits_for_is_told() -> None:
+def test_unfinished_upgrade_names_the_awaited_group() -> None:
     model = Model(2, 2, 2, 2)
     model.call = lambda group, call: _done(
         Refused("members-not-yet", detail="n5 became a member meanwhile")
@@ -296,7 +296,7 @@ def run(seed: int, kind: type[Upgrades]) -> bool:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_is_interrupted_nobody_is_left_behind(seed: int) -> None:
+def test_interrupted_upgrades_leave_no_node_below_the_level(seed: int) -> None:
     assert run(seed, Upgrades)
 
 

@@ -141,7 +141,7 @@ async def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> No
         assert other(bench.engines[0].hosted["g1"])[0] == "gone"
 
 
-async def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
+async def test_recreated_topic_hides_delayed_messages_of_the_former() -> None:
     """The next topic of the name has its own messages only: in the list, for a query, to cancel,
     and to roll back."""
     async with started_bench() as bench:
@@ -251,7 +251,7 @@ async def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-async def test_what_is_refused(request_: Any, what: str) -> None:
+async def test_invalid_waiting_request_is_refused_with_its_reason(request_: Any, what: str) -> None:
     """With the reason."""
     async with started_bench() as bench:
         s = Scene(bench)
@@ -262,7 +262,7 @@ async def test_what_is_refused(request_: Any, what: str) -> None:
                 await s.waiting.cancelled(bench.topic, request_, "")
 
 
-def test_who_may() -> None:
+def test_waiting_calls_need_admin_on_the_topic() -> None:
     """An administrator of the topic."""
     for method, request in (
         ("ListWaiting", admin_pb2.ListWaitingRequest),

@@ -121,7 +121,7 @@ def meant(node: str) -> tuple[tuple[str, str], ...]:
     return ((MEMBER_METADATA, node),)
 
 
-async def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(
+async def test_call_goes_to_the_named_worker_or_stays(
     tmp_path: Path,
 ) -> None:
     async with two_workers(tmp_path) as (_, channel):
@@ -211,7 +211,9 @@ async def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(
                 await sent
 
 
-async def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
+async def test_receive_through_a_sibling_whose_client_leaves_is_not_delivered(
+    tmp_path: Path,
+) -> None:
     """The handler that knows the leases learns that the client did not take the answer: it is where
     the client's connection is. A worker that passed the answer on would have taken it for the
     client."""
@@ -234,7 +236,7 @@ async def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) ->
             assert await received.read() == bytes(LARGE)
 
 
-async def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
+async def test_certificate_claim_counts_only_on_the_siblings_socket(tmp_path: Path) -> None:
     """Over the port the claim counts for nothing, neither here nor where the call is passed on to;
     on the siblings' socket it does."""
     async with two_workers(tmp_path) as (workers, channel):

@@ -36,7 +36,7 @@ def test_after_answers_calls_wait_until_the_loop_has_rested() -> None:
     assert not gate.shut
 
 
-def test_a_group_that_can_answer_before_a_sync_holds_nothing() -> None:
+def test_gate_stays_open_for_a_group_that_answers_before_a_sync() -> None:
     """Neither for a sync, nor for a commit, nor for the loop."""
     gate = BatchGate()
     gate.sync_begins()

@@ -99,7 +99,7 @@ def test_a_state_of_one_look_is_not_told() -> None:
         ("n9", 0, "n9"),
     ],
 )
-def test_leadership_prefers_a_node_whose_clock_is_right(
+def test_leader_with_a_wrong_clock_yields_to_a_node_with_a_right_one(
     wanted: str | None, error: int, leads: str | None
 ) -> None:
     times = Times("n2", "n3")
@@ -108,7 +108,7 @@ def test_leadership_prefers_a_node_whose_clock_is_right(
     assert times.clock.leader_instead(wanted, ("n1", "n2", "n3")) == leads
 
 
-def test_a_preferred_leader_whose_clock_is_off_is_not_preferred() -> None:
+def test_preferred_leader_with_a_wrong_clock_is_passed_over() -> None:
     times = Times("n2", "n3")
     times.seconds(3)
     times.steady += 3 * SECOND

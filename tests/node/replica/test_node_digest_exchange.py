@@ -33,7 +33,7 @@ def metric(name: str) -> float | None:
     return metrics.REGISTRY.get_sample_value(name, {"broker_group": "g1"})
 
 
-def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> None:
+def test_differing_digests_are_reported_without_a_majority(stage: Any) -> None:
     """Two of three differ and the third does not answer: it is unknown which is right, but the
     difference is reported."""
     one: Stage = stage(files=1)
@@ -69,7 +69,7 @@ def test_a_replica_that_differs_from_the_record_says_so_and_looks_at_the_file(
     assert one.driver.hosted.state == "running" and one.machine.begin_index == 0
 
 
-def test_a_digest_of_an_earlier_life_that_differs_is_computed_again_before_anything_is_said(
+def test_differing_digest_of_an_earlier_life_is_recomputed_first(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file may have been repaired while the process was down, by a command: the note is a
@@ -110,7 +110,7 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(
     assert one.digest_exchange.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
 
 
-def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> None:
+def test_digest_computed_across_a_stop_is_discarded(stage: Any) -> None:
     """A check that runs while the file is replaced finishes with digests of the old file, which are
     discarded."""
     one: Stage = stage(files=1)
@@ -125,7 +125,7 @@ def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> N
     assert list(digests.known) == [0]
 
 
-def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(
+def test_disputed_files_do_not_delay_other_digests(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request names a limited number of files; the next request continues after them."""
@@ -139,7 +139,7 @@ def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(
     assert sorted(one.machine.seals) == [SIZE, 2 * SIZE]
 
 
-def test_answers_hold_the_digests_alone_where_nothing_else_is_asked(stage: Any) -> None:
+def test_digest_answer_omits_unrequested_disk_sizes(stage: Any) -> None:
     """An older node asks for everything and gets it, digests too."""
     one: Stage = stage(files=2)
     one.seal_all()
@@ -201,7 +201,7 @@ def right(one: Stage, base: int) -> tuple[str, str]:
     return digest_and_root(RealDisk(), path, file.end_pos - base, lambda length: None)
 
 
-def test_a_seal_needs_a_majority_of_the_same_root_and_the_leader_leaves_it_to_the_others(
+def test_seal_needs_a_majority_of_equal_roots_without_the_leader(
     stage: Any,
 ) -> None:
     """Two followers suffice, and then the leader hashes no entry; one of them does not, and another

@@ -220,9 +220,7 @@ async def test_room_for_reads_gives_every_group_a_turn() -> None:
     await bench.engine.stop()
 
 
-async def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> (
-    None
-):
+async def test_appointment_passes_calls_held_for_a_sync() -> None:
     """An appointment may be what ends the waiting: the gate does not hold it back."""
     release = threading.Event()
     wished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -346,7 +344,7 @@ async def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> N
 @pytest.mark.parametrize(
     "failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")]
 )
-async def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(
+async def test_failed_sync_reaches_the_group_and_a_fence_ends_the_engine_with_73(
     failure: Exception,
 ) -> None:
     """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is
@@ -567,7 +565,7 @@ def test_long_turns_leave_the_loop_and_other_groups_their_share(
     assert all("beat" in events[begin:end] for begin, end in pairwise(long[::2]))
 
 
-def test_a_late_timer_comes_after_what_the_sockets_hold(
+def test_overdue_timer_runs_after_the_sockets_were_read(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """The process stood still while a heartbeat arrived. The group hears it before, or together
@@ -617,7 +615,7 @@ def test_a_late_timer_comes_after_what_the_sockets_hold(
     run(main, loop_factory)
 
 
-async def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
+async def test_repeated_questions_do_not_starve_turns() -> None:
     """Whoever repeats a question until its answer changes lets the turn happen that changes it."""
     bench = Bench(FakeGroup())
     peeked = bench.peek()
@@ -660,7 +658,7 @@ async def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered(
     assert not any(group.closed for group in groups)
 
 
-async def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
+async def test_leaving_group_turns_only_for_its_last_sync() -> None:
     """Its calls are refused, packets and timers do not reach it, and another group of the same name
     may come."""
     release, began = threading.Event(), asyncio.Event()

@@ -73,7 +73,7 @@ def said(process: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.mark.verify
-def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None:
+def test_failing_file_at_start_exits_with_73(tmp_path: Path) -> None:
     """The files of the controller and the record of the starts, which lie outside of what opening a
     group explains."""
     cluster = prepare(tmp_path, nodes=1)
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None
         assert "Input/output error" in line and "disk" in line, (method, part, line)
 
 
-def test_a_broker_group_whose_start_cannot_be_recorded_ends_the_node(tmp_path: Path) -> None:
+def test_unrecorded_start_of_a_group_exits_with_73(tmp_path: Path) -> None:
     """Before, the task that opens groups was gone without a word, and no group was opened or closed
     any more."""
     cluster = prepare(tmp_path, nodes=1)

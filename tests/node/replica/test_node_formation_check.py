@@ -97,7 +97,7 @@ def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_resta
     assert Place(tmp_path, "n1").begins()
 
 
-def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown_and_begin_no_second_log(
+def test_founders_with_lost_disks_begin_no_second_log_in_a_grown_group(
     tmp_path: Path,
 ) -> None:
     """Three founders of a group of seven could elect a leader while the other four continue.
@@ -122,7 +122,7 @@ def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown
     )
 
 
-def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(
+def test_lost_disk_of_a_single_founder_begins_no_second_log(
     tmp_path: Path,
 ) -> None:
     """Its configuration names no other node, but the other nodes name it."""
@@ -158,7 +158,7 @@ def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(
     )
 
 
-def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directory_too(
+def test_unconfigured_member_must_have_met_the_directory(
     tmp_path: Path,
 ) -> None:
     """A founder that was down when the group grew: it takes part once the newcomer has recorded

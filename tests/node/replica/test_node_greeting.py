@@ -41,7 +41,7 @@ def started(directory: Path, boot: str, **changes: Any) -> Greeter:
     st.integers(0, 3 * BOOTS_LISTED),
     st.integers(0, 3 * BOOTS_LISTED),
 )
-def test_later_states_of_a_directory_descend_from_earlier_ones_and_never_the_other_way_round(
+def test_later_directory_states_descend_from_earlier_ones_only(
     boots: Sequence[Any], seen: int, shown: int
 ) -> None:
     """Whatever start a peer recorded last, all later starts are recognised; an earlier state never
@@ -163,7 +163,7 @@ def test_two_living_processes_of_one_name_are_told_apart_by_their_boot_ids(tmp_p
     met(two, started(tmp_path / "a", "first"), alive="first")
 
 
-async def test_the_peer_port_refuses_a_copy_while_the_original_speaks_and_takes_its_next_life(
+async def test_peer_port_refuses_a_copied_directory_and_takes_its_next_life(
     tmp_path: Path,
 ) -> None:
     """Two processes on copies of one directory: the second is kept out until the first is
@@ -250,7 +250,7 @@ def test_builds_one_version_apart_work_together_until_the_group_has_switched(
         assert caught.value.reason == "format"
 
 
-def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Path) -> None:
+def test_build_without_a_highest_version_reads_its_own_version(tmp_path: Path) -> None:
     """This holds for all builds before the first that reports it."""
     two, one = build(tmp_path, "n2", 1, 2), build(tmp_path, "n1", 1, 0)
     met(two, one)

@@ -213,7 +213,7 @@ def test_a_long_log_is_applied_in_slices(tmp_path: Path) -> None:
     group.close()
 
 
-def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
+def test_units_above_the_snapshot_are_erased_at_start(tmp_path: Path) -> None:
     """A power cut may keep a page of a queue and lose the entry of its unit: such a unit must not
     survive the start."""
     driver = filled(tmp_path, 20)
@@ -334,7 +334,7 @@ def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
+def test_observer_with_an_unwritten_contact_does_not_spin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Only housekeeping hands it to the background thread, and that may still write something else:
@@ -418,7 +418,7 @@ def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(
     driver.crash()
 
 
-def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(
+def test_checkpoint_commit_is_limited_to_the_durable_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A majority may be ahead of this node's disk: after a power cut an older tail could lie where
@@ -477,7 +477,7 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
     driver.group.close()
 
 
-def test_checkpoint_names_only_what_is_committed_and_durable(tmp_path: Path) -> None:
+def test_checkpoint_follows_the_commit_index_and_stays_durable(tmp_path: Path) -> None:
     """Every three seconds, if the commit index moved."""
     driver = filled(tmp_path)
     driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
@@ -590,7 +590,7 @@ def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None
     hosted.close()
 
 
-def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
+def test_joined_replica_without_greetings_is_not_admitted(tmp_path: Path) -> None:
     """The first node of a group of one, which others have joined since, lost its directory. Copied
     from them, the first entry of the log names it as the only voter: did it count by that, it would
     elect itself beside the members that are left."""
@@ -605,7 +605,7 @@ def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
     hosted.group.close()
 
 
-def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(
+def test_only_replica_of_a_group_counts_at_once_in_a_single_node_cluster(
     tmp_path: Path,
 ) -> None:
     """Other nodes in the configuration, or recorded from the quorum before a restart, may know of a
@@ -688,7 +688,9 @@ def test_recovery_is_measured_by_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("append", ["pwrite", "map", "pool"])
-def test_every_way_of_appending_keeps_what_was_committed(tmp_path: Path, append: str) -> None:
+def test_append_modes_keep_committed_messages_over_crash_and_stop(
+    tmp_path: Path, append: str
+) -> None:
     """Committed messages are there after a crash and after a good stop, whatever wrote them; memory
     is counted."""
     storage = {
@@ -717,7 +719,7 @@ def test_every_way_of_appending_keeps_what_was_committed(tmp_path: Path, append:
     driver.group.close()
 
 
-def test_no_memory_for_the_pool_says_what_to_lower(
+def test_unavailable_pool_memory_names_the_setting_to_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool that cannot be had is a matter of configuration."""

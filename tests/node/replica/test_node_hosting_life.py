@@ -279,7 +279,7 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
     life.group.close()
 
 
-def test_an_installation_counts_what_each_source_gave_and_says_when_the_store_fails() -> None:
+def test_installation_counts_bytes_per_source_and_logs_a_store_failure() -> None:
     """Each byte once, whatever the steps; the reason once."""
     first = Progress(10, 90, "n2", peer_bytes=10, store_bytes=30)
     more = replace(first, store_bytes=60, store_problem="the store is away")
@@ -417,14 +417,14 @@ def test_a_follower_left_behind_installs() -> None:
     assert before.ended == "abandoned" and life.opener.asked == [("n2", 900)]
 
 
-def test_a_leader_that_says_left_behind_of_what_is_here_is_not_believed() -> None:
+def test_left_behind_within_the_own_log_is_ignored() -> None:
     """A begin at or before the end of the own log is no reason to give the log up."""
     life = Life(FakeRunning(left_behind=("n2", 10)))
     life.turn()
     assert life.group.state is State.RUNNING
 
 
-def test_a_repair_of_what_all_peers_trimmed_becomes_an_installation() -> None:
+def test_repair_of_trimmed_entries_becomes_an_installation() -> None:
     """repairing → installing, with the floor that the repair knew."""
     rebuild = FakeRebuild([step(install_wanted=("n3", 80)), step(finished=True)])
     life = Life(
@@ -458,7 +458,7 @@ def test_a_directory_that_stays_broken_is_not_opened_in_a_loop() -> None:
     life.until(State.RUNNING)
 
 
-def test_what_nobody_can_mend_ends_the_process_from_a_turn() -> None:
+def test_failed_rebuild_ends_the_process_with_its_status() -> None:
     """The failure of a job is the engine's: it ends the process with the status of the failure."""
     life = Life(
         FakeRunning([DAMAGE]), Damaged("identity lost"), rebuild=FakeRebuild([step(finished=True)])
@@ -468,7 +468,7 @@ def test_what_nobody_can_mend_ends_the_process_from_a_turn() -> None:
         life.until(State.RUNNING)
 
 
-def test_a_full_disk_makes_a_rebuild_wait_and_ends_nothing() -> None:
+def test_full_disk_delays_a_rebuild() -> None:
     """Other groups of the node continue; later the rebuild starts again with the current
     directory."""
     first, second = FakeRebuild([NoSpace("the disk is full")]), FakeRebuild([step(finished=True)])

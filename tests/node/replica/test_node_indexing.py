@@ -155,7 +155,7 @@ def test_pieces_are_small_and_syncs_come_with_the_bytes(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("where", ["pwrite", "create", "replace_file", "mkdirs"])
-def test_full_disk_pauses_the_index_and_nothing_else(
+def test_full_disk_pauses_the_key_index_without_a_gap(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step reports a full disk, and once there is room the index continues without a gap."""

@@ -75,7 +75,7 @@ def held_bytes(reader: FrameReader) -> int:
     lengths=st.lists(st.tuples(SIZES, SIZES), max_size=3),
 )
 @example(data=b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", cuts=[], lengths=[])
-def test_arbitrary_bytes_raise_nothing_else_and_take_no_memory(
+def test_arbitrary_bytes_raise_bad_frame_within_the_memory_limit(
     data: bytes, cuts: list[int], lengths: list[tuple[int, int]]
 ) -> None:
     """Lengths that promise much, too: a reader holds its buffer and one frame within its limit."""

@@ -166,7 +166,7 @@ def test_strangers_fill_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(said) == 1
 
 
-def test_what_is_no_failure_of_tls() -> None:
+def test_connection_errors_are_no_tls_failures() -> None:
     """A node that stops, or is not there, is no matter of certificates."""
     for error in (
         ConnectionResetError(),

@@ -251,7 +251,7 @@ async def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_s
         ({"wire_version": 0}, "sends packets of version 1, n2 (LedgerMQ 1) of version 2"),
     ],
 )
-async def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(
+async def test_unfitting_greeting_is_refused_and_passes_no_message(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     """The accepting side says why; the dialling side stays down, remembers the reason, and no
@@ -398,7 +398,7 @@ async def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_co
         assert not there.packets_seen
 
 
-def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(
+def test_peer_that_knows_another_directory_has_not_met_a_fresh_one(
     tmp_path: Path,
 ) -> None:
     """The peer proves its identity to the new directory and reports which one it has recorded: we
@@ -444,7 +444,7 @@ def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path:
     )
 
 
-def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(
+def test_unstored_incarnation_refuses_the_peer_and_a_failed_sync_is_fatal(
     tmp_path: Path,
 ) -> None:
     """A full disk leads to a refusal with this reason; a failed sync ends the node (I9). In neither
@@ -509,7 +509,7 @@ def greeting_frames() -> list[bytes]:
 
 
 @pytest.mark.parametrize("frame", greeting_frames(), ids=lambda frame: f"{len(frame)}-bytes")
-async def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
+async def test_frame_before_the_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
     """Before the proof, a frame that is no hello is the end: nothing of it reaches the handler, and
     it is counted."""
     async with pair(tmp_path) as (link, here, there, _, port):
@@ -596,7 +596,7 @@ def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(
     assert not failures
 
 
-async def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
+async def test_unresolvable_address_does_not_end_a_link(tmp_path: Path) -> None:
     """An address that cannot be resolved counts as unreachable, like an unknown name; the other
     addresses are still tried."""
     accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
@@ -719,9 +719,7 @@ async def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(
 
 
 @pytest.mark.parametrize("end", ["here", "there", "for a reason"])
-def test_a_stream_that_ended_leaves_nothing_for_the_collector(
-    tmp_path: Path, run: Run, end: str
-) -> None:
+def test_ended_stream_leaves_no_cycle_for_the_collector(tmp_path: Path, run: Run, end: str) -> None:
     """Neither side keeps it, with all that was queued for the other one, until a collection comes:
     that one counts objects, not bytes."""
 
@@ -772,7 +770,7 @@ class SlowTransport:
     def abort(self) -> None: ...
 
 
-async def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(
+async def test_slowly_reading_peer_stays_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the connection is full, no keep-alive request gets through, so progress of the written
@@ -886,7 +884,7 @@ async def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: 
         )
 
 
-async def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(
+async def test_call_on_an_ended_stream_is_lost_and_the_link_reconnects(
     tmp_path: Path,
 ) -> None:
     """The result of a call that reached the other node cannot be known when the stream ends;
@@ -1017,7 +1015,7 @@ async def test_a_packet_without_the_name_of_a_group_ends_the_stream(
         assert there.packets_seen == []
 
 
-async def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(
+async def test_clock_of_the_accepting_side_comes_with_greeting_and_request(
     tmp_path: Path,
 ) -> None:
     """It is known before the first packet leaves, and each answer repeats when it was asked."""

@@ -46,7 +46,7 @@ def intent(
     )
 
 
-def test_difference_names_what_is_new_changed_and_gone() -> None:
+def test_difference_lists_new_changed_and_deleted_objects() -> None:
     """One call contains all differences by stored name; objects unknown to the desired state stay;
     no difference gives None."""
     kept, grown = topic("kept"), topic("grown", 2)
@@ -145,7 +145,7 @@ async def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None
     reconciler.stop()
 
 
-async def test_followers_and_leaders_that_do_not_serve_yet_do_nothing() -> None:
+async def test_only_a_serving_leader_reconciles_configuration() -> None:
     """Only the serving leader writes configuration."""
     for idle in (view("n2"), view("n1", serving=False)):
         world = World(intent(topic("t")), {"g1": idle})

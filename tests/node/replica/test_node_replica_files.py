@@ -123,7 +123,7 @@ def test_no_path_ever_leads_out(node: Path, names: list[str]) -> None:
     assert all(name.startswith("g1/") and "up/" not in name for name in told)
 
 
-def test_a_listing_tells_files_and_directories_and_follows_nothing(node: Path) -> None:
+def test_listing_has_files_and_directories_without_links(node: Path) -> None:
     """Sorted by path; links and pipes are omitted; a missing directory is empty."""
     files = ReplicaFiles(str(node))
     own = files.entries("g1", "g1", recursive=False)

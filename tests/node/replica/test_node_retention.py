@@ -267,7 +267,7 @@ def test_old_files_are_trimmed_by_a_record_with_their_digests(stage: Any, tmp_pa
     )
 
 
-def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
+def test_silent_follower_pins_every_file(stage: Any) -> None:
     """And why-kept names it."""
     one = stage()
     one.seal_all()
@@ -331,7 +331,7 @@ def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
     assert not isinstance(one.driver.call(lambda token: Produce(token, [draft])), Refused)
 
 
-def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(
+def test_full_disk_trims_again_only_after_removal_of_the_trimmed_files(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The space of files that are trimmed and still there is not known yet; deciding again would
@@ -376,7 +376,7 @@ def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     assert one.engine.woken == ["g1"]
 
 
-def test_each_change_of_what_disks_take_is_told_and_acted_upon(stage: Any) -> None:
+def test_changed_full_disks_are_logged_and_applied(stage: Any) -> None:
     """Whose disks are full may change while sends go on, and what they need while the same disks
     are full."""
     one = stage(files=0)
@@ -422,7 +422,7 @@ def test_a_follower_knows_of_its_own_disk(stage: Any, monkeypatch: pytest.Monkey
     assert told == ["sends go on, and none of these nodes is to lead"]
 
 
-def test_a_new_leader_learns_at_once_whose_disks_are_full(
+def test_hurried_check_does_not_wait_for_the_period(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it could hand leadership on to the preferred one: a check that is asked for does not
@@ -452,7 +452,7 @@ def test_a_new_leader_learns_at_once_whose_disks_are_full(
     asyncio.run(run())
 
 
-def test_a_node_alone_decides_nothing_about_the_data_of_all(stage: Any) -> None:
+def test_full_disk_of_one_follower_trims_no_file(stage: Any) -> None:
     """The disk of one follower of three is nearly full: no file goes, and why-kept names that node.
     Those of two are: files go early."""
     one = stage()
@@ -478,7 +478,7 @@ def test_a_node_alone_decides_nothing_about_the_data_of_all(stage: Any) -> None:
     )
 
 
-def test_the_disk_of_the_leader_alone_decides_nothing_either(stage: Any) -> None:
+def test_full_disk_of_the_leader_alone_trims_no_file(stage: Any) -> None:
     one = stage()
     one.seal_all()
     one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
@@ -488,7 +488,7 @@ def test_the_disk_of_the_leader_alone_decides_nothing_either(stage: Any) -> None
     assert one.machine.begin_index == 0 and one.driver.group.group.full_nodes == {"n1"}
 
 
-def test_files_of_others_take_none_of_ours(stage: Any) -> None:
+def test_disk_filled_by_other_files_trims_no_log_file(stage: Any) -> None:
     """A disk that stays full if all log files go was not filled by them: they stay, and sends are
     refused until an operator makes room."""
     one = stage()
@@ -531,7 +531,7 @@ def test_an_older_program_is_judged_by_the_watermarks_of_the_leader(stage: Any) 
     assert "due: the disks of a majority of the replicas are nearly full" in one.ask(0).evidence
 
 
-def test_the_disk_of_a_node_is_what_its_present_groups_find(stage: Any) -> None:
+def test_disk_state_counts_only_present_groups(stage: Any) -> None:
     """A log without room does not count any more when its group has left; a disk above the last
     watermark counts without any group."""
     one = stage(files=0)
@@ -547,7 +547,7 @@ def test_the_disk_of_a_node_is_what_its_present_groups_find(stage: Any) -> None:
     assert one.retainer.disk == "full"
 
 
-def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
+def test_follower_reports_its_need_by_its_own_watermarks(stage: Any) -> None:
     """By its own watermarks; a leader of an older program reads the sizes instead."""
     one = stage()
 
@@ -570,7 +570,7 @@ def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(
+def test_log_without_room_counts_as_a_full_disk(
     stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
     """The next file may not fit long before the last watermark. It is full until a file fits again,

@@ -53,7 +53,7 @@ def scrubbed(directory: Path) -> Unreadable | None:
     return found[0] if found else None
 
 
-def test_the_scrub_finds_a_flipped_bit_and_nothing_else(tmp_path: Path) -> None:
+def test_scrub_finds_a_flipped_bit_and_passes_an_intact_log(tmp_path: Path) -> None:
     """Every byte of every committed entry is under a CRC; a log that is whole is called whole."""
     filled(tmp_path).group.close()
     assert scrubbed(tmp_path) is None
@@ -66,7 +66,7 @@ def test_the_scrub_finds_a_flipped_bit_and_nothing_else(tmp_path: Path) -> None:
     )
 
 
-def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
+def test_scrub_damage_ends_the_next_turn(tmp_path: Path) -> None:
     """The group is informed between two turns, and stops reading the log."""
     driver = filled(tmp_path)
     driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))

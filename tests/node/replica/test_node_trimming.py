@@ -77,7 +77,7 @@ class Stage:
         self.trimming = Trimming("g1", self.machine, self.log, queues, index, self.pins, FILE)
 
 
-def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
+def test_trim_waits_until_both_snapshots_cover_its_record() -> None:
     """Whatever snapshot a later start finds, derived state must not ask for entries that are
     gone."""
     stage = Stage()
@@ -89,7 +89,7 @@ def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
 
 
 @pytest.mark.parametrize("word", ["begin_term", "begin_chain"])
-def test_another_history_than_the_records_stops_before_anything_is_removed(word: str) -> None:
+def test_trim_record_of_another_history_fences_before_removal(word: str) -> None:
     """The record names term and chain CRC of the entry before the begin as the leader has it: a
     replica that has another one is fenced, and its files are the evidence (I2)."""
     stage = Stage()
@@ -99,7 +99,7 @@ def test_another_history_than_the_records_stops_before_anything_is_removed(word:
     assert stage.log.trimmed == []
 
 
-def test_one_file_a_turn_then_what_names_places_in_it() -> None:
+def test_trim_removes_one_file_a_turn_then_queues_and_index() -> None:
     """Removing a file of a gigabyte takes its time; consume queues follow when the log is where the
     records say."""
     stage = Stage()
@@ -119,7 +119,7 @@ def test_one_file_a_turn_then_what_names_places_in_it() -> None:
     )
 
 
-def test_pin_holds_what_lies_behind_it_until_it_ends() -> None:
+def test_pin_holds_the_files_behind_it_until_it_ends() -> None:
     """A backup of this node keeps its files although the cluster has trimmed them; files before the
     pin may go."""
     stage = Stage()

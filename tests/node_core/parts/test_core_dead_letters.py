@@ -104,7 +104,7 @@ def test_a_message_that_a_filter_no_longer_wants_is_no_dead_letter() -> None:
     assert b.machine.delivery.in_flight == 0
 
 
-def test_forwarding_waits_for_what_is_in_the_log() -> None:
+def test_forwarding_waits_for_an_uncommitted_acknowledgement() -> None:
     """An acknowledgement that is not committed yet decides: no copy beside it."""
     b = make()
     b.send("a")
@@ -132,7 +132,7 @@ def test_a_reset_brings_a_dead_letter_back_once_more() -> None:
 
 
 @pytest.mark.parametrize("tail", ["kept", "lost"])
-def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
+def test_failover_keeps_exactly_one_dead_letter_copy(tail: str) -> None:
     """The copy is the mark: with it in the log the message is done, without it the next leader
     writes one."""
     b = make()

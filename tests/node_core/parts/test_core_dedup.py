@@ -303,7 +303,7 @@ def test_another_message_with_a_known_id_is_stored(late: bool, half: bool) -> No
     assert bench.group.statistics()["message_ids"] == len(messages)
 
 
-def test_what_a_repetition_may_change_is_not_compared(bench: DedupBench) -> None:
+def test_repeated_send_with_changed_mutable_properties_is_a_duplicate(bench: DedupBench) -> None:
     """The time of birth, and what an interceptor may set anew: tag, trace context, properties,
     delivery time."""
     assert bench.store_all(by("h1")) == (0,)
@@ -364,9 +364,7 @@ def test_below_the_level_an_id_alone_counts_and_goes_on_counting_for_its_window(
 
 
 @given(st.lists(st.sampled_from(["h1", "h2", "raise", "turn"]), max_size=8), st.integers(1, 9))
-def test_where_a_replica_cuts_the_log_does_not_change_what_it_remembers(
-    steps: list[str], most: int
-) -> None:
+def test_message_ids_are_equal_for_any_cut_of_applied_ranges(steps: list[str], most: int) -> None:
     """The level counts for the messages behind its record, also for a replica that applies both in
     one range."""
     bench = DedupBench(level=1)

@@ -91,7 +91,7 @@ def test_transition_table(event: str, before: str, after: str | Row) -> None:
     assert delivery.in_flight == sum(len(queue.rows) for queue in delivery.queues.values())
 
 
-def test_records_about_queues_never_met_change_nothing() -> None:
+def test_records_of_unknown_queues_leave_no_rows() -> None:
     """An ack or change for an unknown group, topic or queue leaves no trace, not even an empty
     row."""
     delivery = Delivery(lambda topic, queue: 0)

@@ -109,7 +109,7 @@ def test_acknowledgements_sends_and_leases_share_a_batch(cluster: Counted) -> No
     assert isinstance(last, Received) and sorted(lease.queue for lease in last.leases) == [1, 2]
 
 
-def test_a_receive_that_finds_nothing_plans_nothing(cluster: Counted) -> None:
+def test_receive_on_known_empty_queues_makes_no_plan(cluster: Counted) -> None:
     """The first one examines every queue. A later one, and a long poll that ends and comes again,
     examines none and writes nothing."""
     cluster.receive(wait_ns=0)
@@ -216,7 +216,7 @@ def test_a_batch_cut_between_a_message_and_its_lease(kept: int) -> None:
     assert [lease.queue_offset for lease in b.receive()] == [min(kept, 1)]
 
 
-def test_a_cancelled_receive_gives_back_what_its_sends_leased() -> None:
+def test_cancelled_receive_returns_leases_of_the_same_turn() -> None:
     """Its caller left before the batch was committed: the message is visible again at once, to the
     next in line."""
     b = Bench()
@@ -292,7 +292,7 @@ def test_a_full_log_takes_back_leases_with_their_sends() -> None:
         "new incarnation",
     ],
 )
-def test_whatever_makes_a_message_visible_ends_the_knowledge_that_there_is_none(
+def test_newly_visible_message_ends_the_knowledge_of_empty_queues(
     what: str, *, waits: bool
 ) -> None:
     """A consumer group found nothing, so its queues are known to be empty. Then a Receive that

@@ -40,7 +40,7 @@ def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
     assert said(b.receive()) == ""
 
 
-def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
+def test_acknowledgement_that_unlocks_a_message_group_answers_a_poll(b: Bench) -> None:
     """No time has to pass: the Receive that waits is looked at when the lock goes."""
     b.send_of("a", "a1", "a2")
     (one,) = b.receive(n=1)
@@ -52,7 +52,7 @@ def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_nothing_passes_a_batch_of_which_one_message_is_left(b: Bench, kept: int) -> None:
+def test_unacknowledged_message_of_a_fifo_batch_blocks_later_ones(b: Bench, kept: int) -> None:
     """Whichever message of it is left, and whether it was given back or its lease ended."""
     b.send_of("a", *[f"a{i}" for i in range(6)])
     batch = b.receive(n=3)
@@ -88,7 +88,7 @@ def test_a_message_of_the_batch_that_dies_lets_the_others_through() -> None:
     assert said(b.receive()) == "a2"
 
 
-def test_a_message_whose_dead_letter_fits_no_log_file_holds_its_message_group() -> None:
+def test_oversized_dead_letter_blocks_its_message_group() -> None:
     """It is delivered once more, alone: what is behind it must not come with it."""
     b = make(max_attempts=1)
     b.send_of("a", "x" * 900, "a1")
@@ -159,7 +159,7 @@ def test_a_refused_plan_leaves_no_lock(b: Bench) -> None:
     assert said(b.receive(n=1)) == "a1" and said(b.receive()) == "b1"
 
 
-def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None:
+def test_backlog_of_a_locked_message_group_appends_no_rows(b: Bench) -> None:
     """Messages of a locked group at the end of the queue get no row: nothing is behind them."""
     b.send_of("a", *[f"a{i}" for i in range(100)])
     b.receive(n=1)
@@ -191,7 +191,7 @@ def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert said(b.receive(n=1)) == "m3"
 
 
-def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
+def test_unmatched_waiting_message_is_passed_over_in_its_turn(b: Bench) -> None:
     """A waiting message that does not match is passed over for good, and so is a new one, without
     disturbing the order."""
     b.send_of("a", "a1", "a2", tag="X")
@@ -265,7 +265,7 @@ def test_a_fifo_group_becomes_ordinary_while_messages_wait(b: Bench) -> None:
     assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a2", 1)]
 
 
-def test_what_was_looked_at_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_passed_over_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of messages that a filter passed over do not pile up."""
     monkeypatch.setattr(fifo, "LOOK_AHEAD", 0)
     monkeypatch.setattr(fifo, "_STALE_MAX", 4)

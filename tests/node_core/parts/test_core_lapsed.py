@@ -209,7 +209,7 @@ def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> Non
     assert [bench.done[call.token] for call in calls] == [Acked((True,))] * 3
 
 
-def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) -> None:
+def test_old_snapshot_leaves_lapses_of_its_leases_unknown(bench: Bench) -> None:
     """It is unknown whether these leases lapsed; for later ones it is known."""
     bench.send("a", "b")
     a, b = bench.receive(n=1) + bench.receive(n=1)

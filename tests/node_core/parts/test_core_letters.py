@@ -157,7 +157,7 @@ def test_two_settlements_of_a_letter_agree_while_neither_is_committed() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_leader_that_fails_before_the_commit_leaves_all_or_nothing(kept: bool) -> None:
+def test_leader_failure_before_commit_resends_a_letter_once(kept: bool) -> None:
     """The record survives or not; asked again, the letter is resent once in both cases."""
     b = make()
     bury(b, "a")
@@ -177,7 +177,7 @@ def test_a_leader_that_fails_before_the_commit_leaves_all_or_nothing(kept: bool)
 
 
 @pytest.mark.parametrize("restore", [False, True])
-def test_the_next_leader_knows_what_is_settled(restore: bool) -> None:
+def test_new_leader_knows_settled_letters_from_log_and_snapshot(restore: bool) -> None:
     """From the log, and from a snapshot."""
     b = make()
     bury(b, "a", "b")
@@ -188,7 +188,7 @@ def test_the_next_leader_knows_what_is_settled(restore: bool) -> None:
     assert got(other) == ["a"] and got(other) == []
 
 
-def test_a_letter_whose_original_cannot_be_delivered_is_orphaned() -> None:
+def test_letter_without_a_deliverable_original_is_orphaned() -> None:
     """The group was deleted, the topic was created again, or a client sent the letter: not resent,
     and it can be purged."""
     b = make()
@@ -247,7 +247,7 @@ def test_a_fifo_group_gets_it_again_and_goes_on() -> None:
     assert got(b) == ["x1", "x2"] and got(b) == []
 
 
-def test_what_is_not_a_dead_letter_topic_and_too_many_are_refused(
+def test_settlement_of_other_topics_or_too_many_ranges_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the reason; nothing is appended."""
@@ -294,7 +294,7 @@ def letters() -> Letters:
 
 
 @given(OPS, st.integers(0, 14))
-def test_ranges_say_what_a_dictionary_says(ops: list[tuple[int, str]], begin: int) -> None:
+def test_settlement_ranges_equal_a_dictionary_model(ops: list[tuple[int, str]], begin: int) -> None:
     """Every offset has its first settlement; ranges are maximal, ascending and apart; trimming
     removes what is below."""
     found, known = letters(), dict[int, str]()

@@ -92,7 +92,7 @@ def names(b: Bench, group: str = "g", client: str = "c") -> set[str]:
     return set(b.machine.lite.names((group, "L", client)))
 
 
-def test_only_what_may_have_messages_is_looked_at() -> None:
+def test_receive_examines_only_lite_topics_with_messages() -> None:
     """With thousands of lite topics in a set, a Receive looks at those that got something."""
     b = make()
     sync(b, "set", *(f"n{number}" for number in range(2000)))
@@ -269,9 +269,7 @@ class Model:
 
 
 @given(st.lists(STEP, min_size=25, max_size=50), st.integers(1, 5))
-def test_sets_places_and_order_are_what_a_model_says(
-    steps: list[tuple[Any, ...]], size: int
-) -> None:
+def test_lite_delivery_equals_a_model(steps: list[tuple[Any, ...]], size: int) -> None:
     """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite
     topics only, each in order, none of one that is held; and another replica has the same state,
     however it came by the log."""
@@ -385,7 +383,7 @@ def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
     )
 
 
-def test_all_messages_of_a_batch_that_used_up_their_attempts_become_dead_letters_at_once() -> None:
+def test_exhausted_lite_batch_becomes_dead_letters_at_once() -> None:
     b = make(max_attempts=1)
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     sync(b, "set", "a")
@@ -481,7 +479,7 @@ def test_a_send_behind_a_trim_that_is_not_applied_waits() -> None:
     assert isinstance(produced, Produced) and produced.queue_offsets == (LITE_FLOOR_STEP,)
 
 
-def test_a_resent_dead_letter_comes_again_before_the_later_messages_of_its_lite_topic() -> None:
+def test_resent_letter_precedes_later_messages_of_its_lite_topic() -> None:
     """Its lite topic is locked by it as by any message, and a Receive that waits is woken."""
     b = make()
     sync(b, "set", "a")

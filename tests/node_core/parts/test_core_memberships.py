@@ -105,7 +105,7 @@ def test_leadership_lost_before_the_commit_leaves_the_outcome_unknown() -> None:
     assert bench.done[call.token] == Refused("unknown-outcome", "n2")
 
 
-def test_asking_again_for_what_is_so_appends_nothing() -> None:
+def test_repeated_member_change_is_answered_without_an_entry() -> None:
     """A caller that lost the first answer gets it again."""
     bench = leading()
     for kind, incarnation in (("add", "dir-4"), ("promote", None), ("demote", None)):
@@ -137,7 +137,7 @@ def test_a_change_that_makes_no_sense_is_refused_with_the_reason(
     )
 
 
-def test_what_the_core_refuses_is_told_in_its_words() -> None:
+def test_refusal_of_the_core_is_returned_verbatim() -> None:
     bench = leading()
     bench.replicator.refusal = "this would lose the quorum"
     assert ask(bench, "remove", "n2") == Refused(
@@ -145,7 +145,7 @@ def test_what_the_core_refuses_is_told_in_its_words() -> None:
     )
 
 
-def test_what_the_core_refuses_for_a_moment_is_told_apart() -> None:
+def test_momentary_refusal_of_the_core_is_members_not_yet() -> None:
     """The caller may retry."""
     bench = leading()
     bench.replicator.refusal = NotYet("n2 is still in the in-sync set")
@@ -161,7 +161,7 @@ def test_only_a_serving_leader_changes_members() -> None:
     assert ask(bench, "remove", "n3") == Refused("not-leader", "n2")
 
 
-def test_a_full_disk_refuses_and_leaves_everything_as_it_was() -> None:
+def test_member_change_on_a_full_disk_is_refused_and_repeatable() -> None:
     bench = leading()
     bench.replicator.full = bench.replicator.full_for_control = True
     outcome = ask(bench, "remove", "n3")
@@ -197,7 +197,7 @@ def test_a_node_that_lost_its_directory_becomes_a_learner_and_a_voter_again() ->
     assert bench.log.end_index == end, "the group knows that directory"
 
 
-def test_what_would_cost_the_quorum_is_tried_again_and_the_reason_told() -> None:
+def test_return_that_costs_the_quorum_is_retried_with_its_reason() -> None:
     """Two nodes returned, and one cannot be admitted: the other does not wait for it."""
     bench = leading()
     bench.replicator.refusal = "n2 does not answer"
@@ -214,7 +214,7 @@ def test_what_would_cost_the_quorum_is_tried_again_and_the_reason_told() -> None
     assert bench.group.memberships.objections == {}
 
 
-def test_a_follower_remembers_who_came_back_for_when_it_leads() -> None:
+def test_follower_admits_a_returned_node_once_it_leads() -> None:
     bench = Bench()
     bench.replicator.members = THREE
     bench.machine.members = GroupMembers(-1, THREE.voters)
@@ -244,7 +244,7 @@ def test_an_uncommitted_return_is_not_forgotten() -> None:
     assert known(bench).returning == {"n3"}
 
 
-def test_nothing_wakes_a_leader_that_owes_nobody() -> None:
+def test_leader_without_due_member_changes_is_not_woken() -> None:
     """No busy loop: neither without members to bring back, nor while a change is uncommitted."""
     bench = leading()
     bench.turn()

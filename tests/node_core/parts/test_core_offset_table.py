@@ -25,9 +25,7 @@ OFFSETS = st.integers(0, 6) | st.integers(CHUNK - 3, CHUNK + 3) | st.integers(0,
     st.lists(st.tuples(OFFSETS, st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 1 << 30))),
     OFFSETS,
 )
-def test_a_table_holds_what_a_dictionary_would(
-    rows: list[tuple[int, int, int]], border: int
-) -> None:
+def test_offset_table_equals_a_dictionary(rows: list[tuple[int, int, int]], border: int) -> None:
     """Puts, changes, removals and lookups in any order, across chunks; what is copied out comes
     back by `load`."""
     table, plain = OffsetTable("qi"), {}

@@ -98,7 +98,7 @@ def test_a_reset_moves_committed_offsets_and_cursors() -> None:
     assert read(b, "unknown") == OffsetRead(None)
 
 
-def test_offsets_are_brought_into_what_is_kept() -> None:
+def test_offsets_outside_of_the_queue_are_clamped_or_refused() -> None:
     """A trim removes messages but never the group's position after them; a reported offset is
     always readable."""
     b = make()
@@ -113,7 +113,7 @@ def test_offsets_are_brought_into_what_is_kept() -> None:
     assert b.ask(FindOffset(next(b.tokens), "t", 0)) == OffsetRead(2)
 
 
-def test_a_created_group_that_pulls_keeps_what_it_has_not_passed() -> None:
+def test_pulling_group_pins_files_behind_its_offsets() -> None:
     """Retention counts it like a group that leases: the first message behind its offset stays, and
     queues it never committed in whole."""
     b = make()
@@ -197,7 +197,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=25), st.integers(0, 24))
-def test_offsets_are_what_a_dictionary_says(
+def test_committed_offsets_equal_a_dictionary_model(
     steps: list[tuple[object, ...]], snapshot_at: int
 ) -> None:
     """Commits, resets, deletions, changes of leaders, restarts from a snapshot and the log behind

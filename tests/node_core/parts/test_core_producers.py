@@ -130,7 +130,7 @@ def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
     assert b.log.end_index == end and b.group.leader.counters["frame_duplicates"] == 1
 
 
-def test_a_frame_that_comes_again_under_another_topic_is_answered_with_the_topic_it_has() -> None:
+def test_repeated_frame_under_another_topic_is_answered_with_the_stored_one() -> None:
     """The receipt is signed: it must not say that the messages are where they are not, committed or
     not."""
     b = Producing()
@@ -161,7 +161,7 @@ def test_of_the_frames_before_the_last_five_it_is_only_known_that_they_are_store
     assert b.put(numbered(1, 0, 13, 1)) == FrameKnown(14)
 
 
-def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
+def test_frame_with_gap_or_unknown_producer_is_refused_with_next_sequence() -> None:
     """Nothing is appended, and the answer has the next expected sequence number."""
     b = Producing()
     b.open()
@@ -187,7 +187,9 @@ def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
         ("fifo", 0, "wrong-kind"),
     ],
 )
-def test_a_frame_for_nowhere_is_refused(topic: str, queue: int, reason: str) -> None:
+def test_frame_for_an_unsuitable_topic_or_queue_is_refused(
+    topic: str, queue: int, reason: str
+) -> None:
     """The topic must be in force, take plain messages, and have every queue that is named."""
     b = Producing()
     b.open()
@@ -223,7 +225,7 @@ def test_a_frame_stands_before_a_change_of_its_topic_that_came_after_it(change: 
         )
 
 
-def test_what_is_larger_than_a_log_file_is_refused() -> None:
+def test_frame_larger_than_a_log_file_is_refused() -> None:
     """Like any other message."""
     b = Producing(entry_bytes_max=400)
     b.open()
@@ -231,7 +233,7 @@ def test_what_is_larger_than_a_log_file_is_refused() -> None:
     assert produced(b.put(frame(1, 0, 0, ["a", "b" * 100])))
 
 
-def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() -> None:
+def test_producer_is_resumed_only_by_the_user_who_opened_it() -> None:
     """Another sender would use up its sequence numbers, and its own messages would then count as
     duplicates. A snapshot contains the user too."""
     b = Producing()
@@ -269,7 +271,7 @@ def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() ->
     ]
 
 
-def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
+def test_reopened_producer_name_raises_the_epoch_and_fences_the_former() -> None:
     """Each opening starts the next epoch; the sequence continues; frames of older epochs are
     refused, even stored ones."""
     b = Producing()
@@ -288,7 +290,7 @@ def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
     check_sequences(b.log.ranges, b.machine.producers)
 
 
-def test_a_name_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
+def test_exhausted_epochs_continue_under_a_new_producer_id() -> None:
     """The sequence continues, and the former id is removed."""
     b = Producing()
     b.open("writer")
@@ -316,7 +318,7 @@ def test_frames_of_one_turn_follow_each_other() -> None:
     check_sequences(b.log.ranges, b.machine.producers)
 
 
-def test_a_duplicate_of_what_is_not_committed_waits_for_it() -> None:
+def test_duplicate_of_an_uncommitted_frame_waits_for_its_commit() -> None:
     """So does everything else that rests on it: a gap, a part, an older epoch, an old frame that is
     cut otherwise."""
     b = Producing()
@@ -342,7 +344,7 @@ def test_a_duplicate_of_what_is_not_committed_waits_for_it() -> None:
     assert refused(b.done[stale]) == ("stale-epoch", None)
 
 
-def test_what_a_new_leader_inherits_is_stored() -> None:
+def test_inherited_uncommitted_frame_is_stored_once_the_term_began() -> None:
     """An uncommitted frame of a former term counts once the new leader's term has begun, and only
     then is anything judged."""
     b = Producing()
@@ -359,7 +361,7 @@ def test_what_a_new_leader_inherits_is_stored() -> None:
     assert produced(b.done[again]).term == 1
 
 
-def test_what_is_not_there_is_said_only_by_a_leader_that_still_leads() -> None:
+def test_deposed_leader_answers_unknown_producer_with_not_leader() -> None:
     """A replica that was deposed without knowing might not have the producer, or the message
     before."""
     b = Producing()
@@ -397,7 +399,7 @@ def test_frames_behind_one_that_must_wait_do_the_same() -> None:
     assert produced(b.done[waiting]) and produced(b.done[behind.token])
 
 
-def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
+def test_frame_refused_by_a_full_disk_leaves_no_trace() -> None:
     """Neither in the log nor in what is known of the producer; those behind it in the turn are
     refused, too."""
     b = Producing()
@@ -414,7 +416,7 @@ def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
     assert b.open("x") == ProducerOpened(2, 0, 0)
 
 
-def test_a_topic_may_acknowledge_from_memory_who_asks_for_it() -> None:
+def test_memory_acknowledgement_needs_request_and_topic() -> None:
     """A send of class memory is answered when it is replicated; a send without this request, or to
     a durable topic, waits."""
     b = Producing()
@@ -469,7 +471,7 @@ def test_silent_producers_make_room_and_active_ones_stay() -> None:
     assert len(b.machine.producers) == 1 and b.open("named") == ProducerOpened(7, 0, 0)
 
 
-def test_nobody_is_dropped_of_whom_something_is_on_its_way() -> None:
+def test_producer_with_a_frame_under_way_is_not_dropped() -> None:
     """Or a frame that was accepted would be applied to nothing."""
     b = Producing(producers_max=2)
     b.open()
@@ -486,7 +488,7 @@ def test_nobody_is_dropped_of_whom_something_is_on_its_way() -> None:
     assert b.machine.producers.astray == 0 and b.machine.producers.get(1) is not None
 
 
-def test_nobody_is_dropped_whose_frame_came_before_in_the_same_turn() -> None:
+def test_producer_with_a_frame_in_the_same_turn_is_not_dropped() -> None:
     """It is judged behind the drafts of its turn, the record that makes room for another one among
     them."""
     b = Producing(producers_max=2)

@@ -73,7 +73,7 @@ def test_seal_and_trim_are_answered_once_applied_and_proposed_once() -> None:
     assert all(bench.done[token] == Kept() for token in tokens)
 
 
-def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
+def test_trim_uses_reserve_that_deliveries_may_not() -> None:
     """Only a trim makes room on a full disk: leases and acknowledgements cannot use up what it
     needs, nor slip in beside it."""
     bench = led()
@@ -114,7 +114,7 @@ def test_leases_that_a_trim_ended_are_not_awaited_after_a_full_disk() -> None:
     assert bench.group.statistics()["visible_again"] == 0
 
 
-def test_a_follower_decides_nothing() -> None:
+def test_trim_on_a_follower_is_refused() -> None:
     """Only the one writer proposes."""
     bench = Bench()
     assert bench.ask(Trim(next(bench.tokens), TRIM)) == Refused("not-leader", None)
@@ -157,7 +157,7 @@ def test_trims_move_forward_only_and_their_digest_covers_all_of_them() -> None:
     )
 
 
-def test_replicas_agree_on_what_the_records_say() -> None:
+def test_retained_state_is_equal_for_any_ranges_and_after_a_snapshot() -> None:
     """Whatever ranges the same entries come in, a second machine ends in the same state, and so
     does one that starts from a snapshot."""
     bench = led()
@@ -275,7 +275,7 @@ def test_file_book_begins_where_the_records_say(tmp_path: Path) -> None:
     log.close()
 
 
-def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path) -> None:
+def test_follower_pins_entries_it_lacks_and_an_unknown_one_the_whole_log(tmp_path: Path) -> None:
     """A voter without contact to the leader may need any entry; one that has all entries needs
     none."""
     book, log = file_book(tmp_path)

@@ -189,7 +189,7 @@ def test_decision_table(rules: Rules, given_facts: Facts, gone: list[int], due: 
     assert [base // SIZE_BYTES for base, _ in (record.files if record is not None else ())] == gone
 
 
-def test_record_tells_the_new_begin_and_what_went() -> None:
+def test_trim_record_holds_the_new_begin_and_removed_digests() -> None:
     """Begin, chain and term are those behind the last removed file; an unrecorded digest is
     null."""
     record = trim_of(decide(RULES, facts(files(OLD, OLD, YOUNG))), {0: "aa"})
@@ -204,7 +204,7 @@ def test_record_tells_the_new_begin_and_what_went() -> None:
     assert (record.files, record.reason) == (((0, "aa"), (1000, None)), TIME)
 
 
-def test_a_kept_file_says_everything_that_keeps_it() -> None:
+def test_kept_file_reports_all_its_pins() -> None:
     """All pins are reported, not only the first, and files behind a kept file are reported as
     such."""
     first, second, last = decide(
@@ -279,7 +279,7 @@ def test_writes_are_refused_if_too_few_have_room(
         (50, 10, 40, True, Need(full=True)),
     ],
 )
-def test_what_a_replica_says_about_its_disk(
+def test_need_of_a_disk_is_shared_between_groups(
     free: int, group: int, own: int, lacks_room: bool, found: Need
 ) -> None:
     """Each group gives its share of what has to go, rounded up. What all groups together do not
@@ -288,7 +288,7 @@ def test_what_a_replica_says_about_its_disk(
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 30), min_size=1, max_size=4))
-def test_shares_of_all_groups_are_what_has_to_go(free: int, sizes: list[int]) -> None:
+def test_shares_of_all_groups_sum_to_the_excess(free: int, sizes: list[int]) -> None:
     """Together at least that, at most a byte more for each, and of no group more than it has."""
     space, own = Space("n", 100, free), sum(sizes)
     excess, wanted = (
@@ -304,7 +304,7 @@ def test_shares_of_all_groups_are_what_has_to_go(free: int, sizes: list[int]) ->
 
 
 @given(st.integers(1, 7), st.data())
-def test_a_minority_decides_nothing_about_the_data_of_all(voters: int, data: st.DataObject) -> None:
+def test_common_excess_is_what_a_majority_wants_removed(voters: int, data: st.DataObject) -> None:
     """So many bytes go as each node of some majority wants gone, and no node of any majority wants
     less: whatever the others say, or if they say nothing."""
     wanted = data.draw(st.lists(st.integers(0, 5), max_size=voters))

@@ -105,7 +105,7 @@ def test_another_trim_still_raises_positions() -> None:
     assert bench.machine.delivery.cursor(KEY) == 1
 
 
-def test_a_stored_trim_after_another_one_wakes_who_begins_lower_now() -> None:
+def test_stored_trim_wakes_a_group_that_now_begins_lower() -> None:
     """A group that was served nothing of a queue begins with the first offset that the store may
     have, also one that waits already."""
     bench = made()
@@ -143,7 +143,7 @@ def test_state_and_snapshot_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert again.machine.retained.stored and again.machine.delivery.cursor(KEY) == 2
 
 
-def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
+def test_absent_store_delays_only_receives_that_need_it() -> None:
     """L2 and L4: other queues and groups go on, no position moves, and the leader asks again by
     itself."""
     bench = made(queues=2)
@@ -181,7 +181,7 @@ def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["ordinary", "fifo"])
-def test_a_lower_priority_does_not_overtake_what_is_fetched(fifo: bool) -> None:
+def test_fetched_message_is_not_overtaken_by_lower_priority(fifo: bool) -> None:
     """L3: of the messages that wait, the one with the highest priority comes first, also from the
     store."""
     bench = Bench()
@@ -270,7 +270,7 @@ def test_a_poll_that_ends_before_the_store_has_answered_is_not_empty() -> None:
     )
 
 
-def test_what_total_retention_removed_is_passed_over() -> None:
+def test_messages_removed_by_total_retention_are_passed_over() -> None:
     """L2: messages never leased, leased ones whose lease is over, and nothing else; the log has
     it."""
     bench = made()
@@ -400,7 +400,7 @@ def test_message_groups_that_are_fetched_cost_no_turn() -> None:
     assert groups.order(KEY) is None and asked == [0]
 
 
-def test_an_attempt_that_is_repeated_waits_for_what_it_got() -> None:
+def test_repeated_attempt_waits_for_its_stored_messages() -> None:
     """A Receive with the attempt id of one whose messages only the store has gets those, and no
     other message meanwhile."""
     bench = made(queues=2, sent=0, fifo=True)
@@ -421,7 +421,7 @@ def test_an_attempt_that_is_repeated_waits_for_what_it_got() -> None:
     assert bodies(bench.done[call.token].leases) == ["m0"]  # type: ignore[union-attr]
 
 
-def test_a_fifo_group_passes_over_what_is_gone() -> None:
+def test_removed_message_does_not_lock_a_fifo_group() -> None:
     """A message that no longer exists locks no other one."""
     bench = made(sent=0, fifo=True)
     for number in range(8):
@@ -491,7 +491,7 @@ def test_an_answer_to_a_former_life_is_no_answer() -> None:
     assert bodies(bench.done[call.token].leases) == ["other0"]  # type: ignore[union-attr]
 
 
-def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:
+def test_half_applied_trim_delays_fetches() -> None:
     """Where the queues begin and where the log does would not fit each other, and what lies between
     would look gone."""
     bench = made()
@@ -548,7 +548,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_who_waits_costs_no_turn_of_others() -> None:
+def test_turn_cost_is_independent_of_receives_waiting_for_the_store() -> None:
     """L4: while the store is slow, a turn does not look at everyone who waits for it, and the end
     of a poll not at all who failed."""
 
@@ -569,7 +569,7 @@ def test_who_waits_costs_no_turn_of_others() -> None:
     assert calls(10) == calls(500)
 
 
-def test_a_group_that_gave_up_nothing_pins_files_only_without_the_store() -> None:
+def test_group_pins_local_files_only_without_a_store() -> None:
     """Where it begins is no need for local files; the pin of a log that is not stored is what it
     was."""
     bench = made(max_attempts=1)
@@ -581,7 +581,7 @@ def test_a_group_that_gave_up_nothing_pins_files_only_without_the_store() -> Non
     ]
 
 
-def test_lag_counts_what_is_in_the_store() -> None:
+def test_lag_counts_messages_of_the_store() -> None:
     """The age of a message that only the store has is at least the one that is reported."""
     bench = made(max_attempts=3)
     bench.receive(n=2)

@@ -136,7 +136,7 @@ def test_a_message_that_arrives_behind_the_window_still_fires_in_time() -> None:
     assert bodies(b) == ["first", "soon"]
 
 
-def test_nothing_fires_past_a_message_that_is_not_in_its_slot_yet() -> None:
+def test_uncommitted_delayed_message_fires_before_later_ones() -> None:
     """A logged but uncommitted message must fire before any later one; otherwise the watermark
     would pass it permanently."""
     b = bench()
@@ -227,7 +227,7 @@ def test_a_message_of_a_deleted_topic_is_not_recalled() -> None:
     assert bodies(b) == [] and b.machine.timers.counts["dropped"] == 1
 
 
-def test_a_topic_takes_what_was_sent_to_its_present_incarnation() -> None:
+def test_topic_takes_messages_of_its_incarnation_and_queues() -> None:
     """And to a queue that it has: a message that names another one could not be delivered."""
     b = bench()
     b.configure(queues=2, incarnation=3)
@@ -235,7 +235,7 @@ def test_a_topic_takes_what_was_sent_to_its_present_incarnation() -> None:
     assert [b.machine.takes(*one) for one in asked] == [True, True, False, False, False, False]
 
 
-def test_only_what_waited_is_dropped_with_its_topic() -> None:
+def test_topic_deletion_drops_only_waiting_delayed_messages() -> None:
     """What was recalled, or delivered, before the topic was deleted stays that."""
     b = bench()
     states = []
@@ -302,7 +302,7 @@ def test_recalls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch
     assert isinstance(outcome, Refused) and outcome.reason == "too-many-recalls"
 
 
-def test_messages_of_a_deleted_topic_are_dropped_and_hold_nobody_up() -> None:
+def test_delayed_messages_of_a_deleted_topic_do_not_block_others() -> None:
     """Also when a topic of that name was made again meanwhile: it is another one."""
     b = bench()
     b.configure("u")
@@ -381,7 +381,7 @@ def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
     assert b.machine.timers.counts["rolled"] >= 3 and b.machine.timers.pending == 0
 
 
-def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
+def test_late_message_of_an_earlier_minute_fires_before_the_next_minute() -> None:
     """It was in the log and not committed while the leader went on to the next minute; in the turn
     that commits it nothing overtakes it."""
     b = bench()
@@ -400,7 +400,7 @@ def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
     assert bodies(b) == ["this minute", "next minute"]
 
 
-def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watermark_stops_at_the_first_due_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message beyond the reach is sent while others are late: the watermark rises to the first of
     these and no further."""
     monkeypatch.setattr(timer_firing, "BATCH", 1)
@@ -419,7 +419,7 @@ def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.Monkey
     assert bodies(b) == ["a", "b", "c", "far"]
 
 
-def test_what_waits_pins_the_log() -> None:
+def test_waiting_delayed_message_pins_the_log() -> None:
     """From the first message of the earliest slot that something waits in; what was recalled or has
     fired pins nothing."""
     b = bench()
@@ -451,7 +451,7 @@ def test_what_waits_pins_the_log() -> None:
     ] == [0, 3, 2, 1]
 
 
-def test_what_was_recalled_pins_the_log_until_its_time() -> None:
+def test_recalled_message_pins_the_log_until_its_time() -> None:
     """Its record is read once more, to report the recall; then nothing is pinned, although no later
     message moves the watermark."""
     b = bench()
@@ -464,7 +464,7 @@ def test_what_was_recalled_pins_the_log_until_its_time() -> None:
     assert list(timer_pin(b.machine)) == [] and bodies(b) == []
 
 
-def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
+def test_slot_without_waiting_messages_may_be_trimmed() -> None:
     """What comes into the same minute afterwards fires."""
     b = bench()
     base = (b.now_ms // SLOT_MS + 1) * SLOT_MS - b.now_ms
@@ -483,7 +483,7 @@ def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["consume queues", "handover"])
-def test_what_is_due_does_not_spin_while_nothing_can_be_appended(obstacle: str) -> None:
+def test_due_timers_retry_slowly_while_appends_are_refused(obstacle: str) -> None:
     """The consume queues find no room, or leadership is being handed over: the group looks again
     now and then, and fires afterwards."""
     b = bench()

@@ -94,7 +94,7 @@ def last_transaction_record(b: Bench) -> control.TransactionRecord:
 # The main road
 
 
-def test_a_half_message_is_seen_by_nobody_before_its_commit_and_once_after_it() -> None:
+def test_half_message_is_delivered_once_and_only_after_its_commit() -> None:
     """The copy carries everything its producer sent, on the queue chosen at the send, and names the
     entry it was made from."""
     b = make()
@@ -116,7 +116,7 @@ def test_a_half_message_is_seen_by_nobody_before_its_commit_and_once_after_it() 
     }
 
 
-def test_a_decision_must_know_what_it_decides() -> None:
+def test_decision_with_wrong_offset_id_or_topic_is_refused() -> None:
     """An unknown half, another message id, another topic: not ok, and nothing happens."""
     b = make()
     offset = half(b, "a")
@@ -231,7 +231,7 @@ def test_a_half_brings_its_own_immunity() -> None:
     assert due(b) == ((soon, "t"), (late, "t"))
 
 
-def test_without_a_producer_nothing_is_counted_and_the_half_comes_again_later() -> None:
+def test_check_without_a_producer_is_uncounted_and_retried() -> None:
     """Handed out and not counted, it is put aside for the retry time; only its age ends it."""
     b = make(replace(RULES, age_max_ms=100_000))
     offset = half(b, "a")
@@ -260,7 +260,7 @@ def test_a_new_leader_counts_time_anew_and_checks_on() -> None:
     assert [check.checks for check in count(new, offset)] == [2]
 
 
-def test_a_check_is_counted_once_at_a_time_and_not_of_what_is_being_decided() -> None:
+def test_concurrent_counts_send_one_check_and_none_of_a_decided_half() -> None:
     """Two concurrent counts send one check; a commit in the log ends the checks."""
     b = make()
     offset, other = half(b, "a"), half(b, "b")

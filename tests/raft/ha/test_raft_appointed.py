@@ -141,7 +141,7 @@ def core(pair: Cluster, name: str):  # type: ignore[no-untyped-def]
 # Who leads
 
 
-def test_nobody_leads_by_votes() -> None:
+def test_canvass_of_an_appointed_group_ends_in_an_election_request() -> None:
     """A canvass ends in a wish, never in leadership; the wish names the epoch that is known and the
     voters."""
     pair = Pair()
@@ -183,7 +183,7 @@ def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
     assert slave.refused == {"stale-handover": 1}
 
 
-def test_what_an_operator_forces() -> None:
+def test_forced_election_names_one_node_in_sync_and_raises_the_epoch() -> None:
     """The node alone is in sync; epoch and version go on from what was agreed, and the epoch is
     above every term the node has seen."""
     ask = ElectionRequest(
@@ -283,7 +283,7 @@ def test_a_master_that_is_elected_again_begins_anew(led: Pair) -> None:
     ]
 
 
-def test_an_older_appointment_means_nothing(led: Pair) -> None:
+def test_older_appointment_is_ignored(led: Pair) -> None:
     """News come late and out of order."""
     second = Appointment(
         generation=0,
@@ -300,7 +300,7 @@ def test_an_older_appointment_means_nothing(led: Pair) -> None:
     assert core(led, "n2").role is Role.LEADER and core(led, "n1").role is Role.FOLLOWER
 
 
-def test_who_is_not_in_sync_takes_no_office(led: Pair) -> None:
+def test_replica_out_of_sync_takes_no_office(led: Pair) -> None:
     """Not even if it is named; and it does not campaign."""
     led.appoint(
         Appointment(
@@ -317,7 +317,7 @@ def test_who_is_not_in_sync_takes_no_office(led: Pair) -> None:
     assert core(led, "n3").role is Role.FOLLOWER and not core(led, "n3").membership.may_campaign()
 
 
-def test_a_slave_keeps_epoch_and_master_before_anything_of_the_frame() -> None:
+def test_slave_persists_epoch_and_master_before_it_takes_a_frame() -> None:
     """Like a vote: in the writes that come before its entries and its answer."""
     pair = Pair()
     slave = core(pair, "n2")
@@ -358,7 +358,7 @@ def deaf(pair: Pair) -> None:
     pair.cut = {("n2", "n1"), ("n3", "n1")}
 
 
-def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elected(
+def test_master_that_hears_no_answer_steps_down_and_is_replaced(
     led: Pair,
 ) -> None:
     """Neither a slave nor the controller answers it: its heartbeats end, and its slaves stand for
@@ -380,7 +380,7 @@ def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elect
 @pytest.mark.parametrize(
     "rules", [HaRules(), HaRules(ack_async=True), HaRules(minimum=2)], ids=["alone", "async", "two"]
 )
-def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answered(
+def test_isolated_master_keeps_its_set_until_the_controller_answers(
     rules: HaRules,
 ) -> None:
     """Its request may be granted without its knowledge, and then no other node could be elected. So
@@ -408,7 +408,7 @@ def test_one_slave_that_answers_keeps_a_master_in_office(led: Pair) -> None:
     assert core(led, "n1").role is Role.LEADER
 
 
-def test_alone_in_the_set_a_master_needs_nobody(led: Pair) -> None:
+def test_master_alone_in_sync_keeps_office_without_contact(led: Pair) -> None:
     """The controller agreed to this set, so no other node can be elected."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": ""}))
     deaf(led)
@@ -419,7 +419,7 @@ def test_alone_in_the_set_a_master_needs_nobody(led: Pair) -> None:
 # What is committed
 
 
-def test_everybody_in_sync_is_waited_for(led: Pair) -> None:
+def test_commit_waits_for_every_replica_in_sync(led: Pair) -> None:
     """A majority is not enough, as long as the controller may elect the third."""
     led.cut = {("n1", "n3")}
     led.members["n1"].propose(1)
@@ -454,7 +454,7 @@ def test_a_master_that_was_silent_before_is_not_waited_for_as_long_again(led: Pa
     assert led.now_ns - began <= 2 * core(led, elected.master).config.timing.heartbeat_ns
 
 
-def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
+def test_requested_joiner_counts_for_commit_from_the_request_on(led: Pair) -> None:
     """From the wish on, whether it was granted or not: until a later version says."""
     smaller = Appointment(
         generation=0,
@@ -503,7 +503,7 @@ def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
     assert core(led, "n1").commit_index == 2
 
 
-def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late() -> None:
+def test_below_the_minimum_commits_stop_and_late_replicas_stay() -> None:
     """`minimum` 2 of three: two slaves gone."""
     pair = Pair(HaRules(minimum=2))
     pair.appoint(FIRST)
@@ -612,7 +612,7 @@ def test_an_asynchronous_acknowledgement_rests_on_the_masters_disk_alone() -> No
 @pytest.mark.parametrize(
     "lag", [HaRules(lag_ns=2_000 * MS), HaRules(lag_bytes=1_000)], ids=["time", "bytes"]
 )
-def test_who_lags_leaves_the_set(lag: HaRules) -> None:
+def test_lagging_replica_leaves_the_in_sync_set(lag: HaRules) -> None:
     """A slave that answers, and whose disk does not follow."""
     pair = Pair(lag)
     pair.appoint(FIRST)
@@ -629,7 +629,7 @@ def test_who_lags_leaves_the_set(lag: HaRules) -> None:
     )
 
 
-def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
+def test_read_needs_an_answer_of_every_replica_in_sync(led: Pair) -> None:
     """Each of them may be the next master: no round without its answer."""
     master = core(led, "n1")
     master.read(6, led.now_ns)
@@ -661,7 +661,7 @@ def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
     assert (change.reason.cause, change.reason.peer) == (Cause.OPERATOR, "n1")
 
 
-def test_only_who_is_in_sync_takes_over(led: Pair) -> None:
+def test_handover_to_a_replica_out_of_sync_is_refused(led: Pair) -> None:
     """The controller would not elect another."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
     assert "not in sync" in str(
@@ -680,7 +680,7 @@ def test_a_voter_leaves_the_set_before_it_leaves_the_group(led: Pair) -> None:
     assert led.members["n1"].change(removal, led.now_ns) is None
 
 
-def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: Pair) -> None:
+def test_evicted_replica_rejoins_after_the_last_request_lapses(led: Pair) -> None:
     """Longer than any operator takes to ask again; then it is in sync again."""
     removal, master = MemberChange(Change.REMOVE, "n3"), led.members["n1"]
     assert isinstance(master.change(removal, led.now_ns), NotYet)
@@ -695,7 +695,7 @@ def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: P
     assert not master.core.election.leading.review.evicting
 
 
-def test_a_set_that_is_short_takes_back_who_was_asked_out() -> None:
+def test_set_below_the_minimum_takes_an_evicted_replica_back() -> None:
     """Another node failed while one was kept out for its removal: with a minimum of two, the group
     continues with the node that was to be removed. The removal is refused, because the group needs
     this node now."""
@@ -732,7 +732,7 @@ def test_two_changes_at_once_do_not_leave_the_set_below_its_minimum() -> None:
     )
 
 
-def test_who_was_asked_out_of_a_larger_set_stays_in_one_that_became_too_small_for_that() -> None:
+def test_eviction_lapses_if_the_set_shrank_to_the_minimum() -> None:
     """Another node was taken out, which was not known yet when the removal was asked for. Both
     together would leave the master alone."""
     pair = Pair(HaRules(minimum=2))
@@ -929,7 +929,7 @@ def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> 
     pair.until(lambda: {core(pair, name).durable_index for name in pair.members} == {32})
 
 
-def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do() -> None:
+def test_replica_that_never_pulls_is_pushed_by_a_master_of_pulling_slaves() -> None:
     """Its settings are others, or it joins with an empty log and does not know yet by which rule
     the group goes: it never asks."""
     pair = Pair(HaRules(pull=True))
@@ -944,7 +944,7 @@ def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do
 # The controller's functions
 
 
-def test_elect_refuses_what_it_must() -> None:
+def test_elect_refuses_by_reason_and_never_grants_an_epoch_twice() -> None:
     """By name, and never twice for the same epoch."""
     ask = ElectionRequest(
         node="n2",
@@ -974,7 +974,7 @@ def test_elect_refuses_what_it_must() -> None:
     )
 
 
-def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(
+def test_controller_without_memory_refuses_to_elect_in_a_begun_group(
     led: Pair,
 ) -> None:
     """It does not know the in-sync set, but the log shows that there was an epoch."""
@@ -1071,7 +1071,7 @@ def test_json_and_back() -> None:
     assert from_json(to_json(FIRST)) == FIRST
 
 
-def test_a_canvass_reaches_only_who_may_be_elected(led: Pair) -> None:
+def test_canvass_asks_only_members_of_the_in_sync_set(led: Pair) -> None:
     """The logs and contacts of other nodes do not matter."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
     led.down["n1"] = 1 << 60

@@ -287,7 +287,7 @@ def test_faults_break_no_invariant_and_healing_brings_progress(first: int) -> No
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("first", range(0, 20, 10))
-def test_a_master_that_hears_nobody_is_replaced(first: int) -> None:
+def test_isolated_master_is_replaced(first: int) -> None:
     """Whatever came before, and whatever the group demands of an acknowledgement."""
     for seed in range(first, first + 10):
         cluster = run(HaCluster(seed), STEPS // 3)
@@ -374,7 +374,7 @@ class ForcedCluster(HaCluster):
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: int) -> None:
+def test_unclean_election_loses_only_entries_the_forced_master_lacks(first: int) -> None:
     """The set is lost, and an operator names a master: logs that held more are cut to its, former
     masters included, and of what was confirmed before and after its office began nothing that it
     had is ever lost."""
@@ -528,7 +528,7 @@ class ShrinksUnheard(Core):
 
 
 @pytest.mark.parametrize("core", [StaysInOffice, ShrinksUnheard])
-def test_without_either_rule_a_master_that_hears_nobody_is_not_replaced(core: type[Core]) -> None:
+def test_isolated_master_stays_without_either_rule(core: type[Core]) -> None:
     """Within ten seeds."""
     member = type("Planted", (HaMember,), {"core_type": core})
     cluster_type = type("PlantedCluster", (HaCluster,), {"member_type": member})

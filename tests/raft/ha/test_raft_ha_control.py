@@ -55,7 +55,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("known", KNOWN)
-def test_who_is_elected(known: Appointment | None) -> None:
+def test_elect_grants_exactly_the_eligible_requests(known: Appointment | None) -> None:
     """A node of the agreed set, asked for with the epoch that is in force; of all voters if the
     rule is newer than what is known, unless the log shows that something was agreed under it. The
     epoch exceeds every earlier one and every term that the node has seen."""
@@ -84,7 +84,9 @@ def test_who_is_elected(known: Appointment | None) -> None:
 
 
 @pytest.mark.parametrize("known", KNOWN)
-def test_whom_an_operator_forces(known: Appointment | None) -> None:
+def test_force_grants_exactly_the_requests_of_the_present_rule_and_epoch(
+    known: Appointment | None,
+) -> None:
     """Any node, alone in sync, except one that lacks the present rule or asks for an epoch that is
     over."""
     for ask in REQUESTS:
@@ -135,7 +137,7 @@ def test_which_sets_a_master_changes(known: Appointment | None) -> None:
         )
 
 
-def test_what_is_stored_is_what_is_read() -> None:
+def test_stored_appointment_reads_back_equal() -> None:
     for number, cause in enumerate(Cause):
         made = Appointment(
             generation=3,

@@ -42,7 +42,7 @@ def test_before_the_first_decision_all_voters_are_in_sync() -> None:
 
 
 @pytest.mark.parametrize("late", [(4, 2, 3), (4, 1, 3), (4, 9, 2), (3, 9, 9)])
-def test_a_late_or_repeated_decision_changes_nothing(late: tuple[int, int, int]) -> None:
+def test_late_or_repeated_decision_is_ignored(late: tuple[int, int, int]) -> None:
     """Only a new one tells when the controller was heard, and makes requests void that named an
     earlier version."""
     found, _ = isr()
@@ -69,9 +69,7 @@ def test_an_agreement_counts_for_the_rule_that_it_was_made_for(generation: int) 
 
 
 @pytest.mark.parametrize(("durable", "asks"), [(3, False), (4, True), (9, True)])
-def test_nothing_is_asked_for_under_a_rule_that_a_power_cut_could_undo(
-    durable: int, asks: bool
-) -> None:
+def test_request_for_a_master_waits_until_the_rule_is_durable(durable: int, asks: bool) -> None:
     found, outbox = isr(durable=durable)
     found.request_master(MEMBERS, "b", Cause.OPERATOR, 7)
     expected = ElectionRequest(

@@ -111,7 +111,7 @@ class Master:
 
 @pytest.mark.parametrize("ago_ns", [0, BEAT_NS - 1, BEAT_NS, LONGEST_NS - 1, LONGEST_NS])
 @pytest.mark.parametrize("leads_for_ns", [0, SHORTEST_NS - 1, SHORTEST_NS])
-def test_who_is_too_late_to_stay_in_sync(ago_ns: int, leads_for_ns: int) -> None:
+def test_silent_or_uncounted_members_are_late(ago_ns: int, leads_for_ns: int) -> None:
     """Who was silent for the longest election timeout, the silent former master for a heartbeat
     period until it answers, and whose copy does not count. Nobody as long as a lease of a former
     master of an earlier release may last."""
@@ -145,7 +145,7 @@ STATES = ("fine", "late", "later", "evicted", "lost", "renamed", "no voter")
 
 
 @pytest.mark.parametrize("minimum", [1, 2, 3, 4])
-def test_who_leaves_the_set(minimum: int) -> None:
+def test_review_evicts_lost_then_unwanted_then_late_members_to_the_minimum(minimum: int) -> None:
     """Who lost its directory or its vote, whatever remains; then, down to the minimum, those whom a
     change of members needs out, and then the late ones, the longest silent first."""
     for states in product(STATES, repeat=3):
@@ -168,7 +168,7 @@ def test_who_leaves_the_set(minimum: int) -> None:
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 @pytest.mark.parametrize("outside", ["returning", "promoted", "learner", "voter"])
-def test_a_copy_that_becomes_a_voter_counts_for_what_remains(outside: str, minimum: int) -> None:
+def test_promoted_or_returning_copy_counts_towards_the_minimum(outside: str, minimum: int) -> None:
     """Set `a`, `b`; `b` is silent; `c` has everything and is in no set. If `c` joins only once an
     entry is committed, because it lost its directory or is a voter by an uncommitted change, it
     counts as long as its copy does: otherwise `b` could keep it out for ever. A learner that stays
@@ -218,7 +218,7 @@ def test_a_voter_by_one_of_two_uncommitted_changes_joins_later() -> None:
 
 
 @pytest.mark.parametrize("commit", [4, 6, END])
-def test_who_may_join_the_set(commit: int) -> None:
+def test_voter_joins_the_set_if_heard_wanted_and_caught_up(commit: int) -> None:
     """A voter that was heard, stays, is wanted, and has on stable storage what is committed and an
     entry of this epoch. It has to be a voter before a change that is not committed, too."""
     for flowing, leaving, evicted, provisional, ago_ns, durable in product(
@@ -331,7 +331,7 @@ def test_a_leader_without_the_present_epoch_asks_for_one(
 
 
 @pytest.mark.parametrize("answered_ago_ns", [LONGEST_NS - 1, LONGEST_NS])
-def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(
+def test_isolated_master_without_a_recent_answer_requests_the_set_it_knows(
     answered_ago_ns: int,
 ) -> None:
     """Unless the controller answered it within the longest election timeout, it asks for the set
@@ -350,7 +350,7 @@ def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(
     )
 
 
-def test_what_a_review_asks_for() -> None:
+def test_review_requests_the_right_set_unless_it_is_in_force() -> None:
     """The set that is right now, by the directories that the members name; nothing if the set is
     right already. A node that was asked into the set and is not wanted any more makes the review
     ask for the same set once more."""

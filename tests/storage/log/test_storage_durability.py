@@ -129,7 +129,7 @@ class Log:
         return said
 
 
-def test_every_sync_covers_what_there_is_to_sync() -> None:
+def test_sync_covers_dirty_files_lagging_mark_and_changed_names() -> None:
     """All files with unsynced bytes, the mark if it lags, the index and the names of files where
     they changed. If there is nothing else, a lagging mark is a reason only after the end of a file,
     or if the node is idle."""
@@ -240,12 +240,12 @@ def test_a_mark_that_cannot_be_written_ends_the_log(name: str, status: ExitCode)
     )
 
 
-def test_an_open_fence_lets_everything_pass() -> None:
+def test_open_fence_raises_no_error() -> None:
     Fence().require_open()
 
 
 @pytest.mark.parametrize("cut", range(10))
-def test_what_is_cut_off_under_a_sync_is_not_durable_when_it_ends(cut: int) -> None:
+def test_entries_cut_during_a_sync_are_not_durable(cut: int) -> None:
     """Neither the last durable entry nor the mark that is allowed lies behind the cut."""
     log = Log()
     job = log.begin()
@@ -257,7 +257,7 @@ def test_what_is_cut_off_under_a_sync_is_not_durable_when_it_ends(cut: int) -> N
     assert (log.made.index, log.made.allowed) == (high, MARKS[high])
 
 
-def test_a_sync_that_covers_less_than_what_is_known_lowers_nothing() -> None:
+def test_sync_below_the_durable_index_lowers_no_index() -> None:
     """The same mark, and one with other bytes for the same entry: the later one counts."""
     log = Log()
     job = log.begin(4)
@@ -321,7 +321,7 @@ def test_the_end_of_a_file_concerns_one_sync() -> None:
     assert not log.made.mark_due and len(log.index.dirty) == 1
 
 
-def test_what_recovery_found_is_marked() -> None:
+def test_recovered_end_is_marked_once() -> None:
     """If it is marked already, nothing is written."""
     log = Log(mark=4, allowed=4)
     log.made.found(MARKS[6])
@@ -330,7 +330,7 @@ def test_what_recovery_found_is_marked() -> None:
     assert log.said() == []
 
 
-def test_a_mark_is_lowered_before_anything_is_erased() -> None:
+def test_lower_writes_the_mark_at_once() -> None:
     log = Log()
     log.made.lower(MARKS[3])
     assert log.said() == ["lower 3"]

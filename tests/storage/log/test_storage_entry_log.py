@@ -228,7 +228,7 @@ def test_which_entries_are_in_the_file_being_written(tmp_path: Path) -> None:
     assert [log.is_in_last_file(index) for index in range(5)] == [False, False, False, False, True]
 
 
-def test_an_early_end_goes_with_what_began_the_next_file(tmp_path: Path) -> None:
+def test_early_end_of_a_file_is_cut_with_the_next_file(tmp_path: Path) -> None:
     """A new leader that has not seen it continues in the old file; a follower that has is cut back
     and follows."""
     old, new, follower = (new_log(tmp_path / name) for name in ("old", "new", "follower"))
@@ -376,7 +376,7 @@ def test_truncation_lowers_the_mark_before_it_erases(tmp_path: Path) -> None:
     assert (mark,) not in [(str(path).rsplit("/", 1)[-1],) for _, path in disk.names("sync")]
 
 
-def test_a_sync_covers_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_sync_covers_entries_appended_before_it_began(tmp_path: Path) -> None:
     """Entries appended while a sync runs wait for the next one."""
     log = new_log(tmp_path / "log")
     append(log, 3)
@@ -561,7 +561,7 @@ def test_a_follower_takes_control_records_on_a_full_disk(tmp_path: Path) -> None
     check_whole(follower)
 
 
-def test_of_a_range_with_messages_on_a_full_disk_nothing_is_taken(tmp_path: Path) -> None:
+def test_range_with_messages_is_refused_whole_on_a_full_disk(tmp_path: Path) -> None:
     """Not even if it has control records, too."""
     leader, disk = new_log(tmp_path / "leader"), FaultyDisk(RealDisk())
     follower = new_log(tmp_path / "follower", disk)

@@ -256,7 +256,7 @@ SHAPES = {
 @pytest.mark.parametrize("erase", [100, 1 << 20])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("state", ["appended", "opened"])
-def test_after_every_truncation_the_log_is_what_was_before(
+def test_truncated_log_equals_its_prefix_with_zeros_behind(
     state: str, shape: str, erase: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bytes behind the end are zero, in one more file at most, and durable with the next sync,
@@ -342,7 +342,7 @@ def test_after_every_trim_the_log_begins_there() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
+def test_truncation_drops_buffered_bytes(mode: str) -> None:
     """It does not come back behind the end."""
     disk = with_log()
     writer = make_writer(mode, buffers=4, buffer_bytes=SIZE, submit=lambda work: None)
@@ -365,7 +365,7 @@ def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_closed_log_holds_nothing_and_loses_nothing(mode: str) -> None:
+def test_closed_log_releases_files_and_keeps_buffered_bytes(mode: str) -> None:
     """Whatever its writer had buffered is in its files, as after the end of a process; a sync that
     was given up is no obstacle."""
     disk = with_log()
@@ -404,7 +404,7 @@ def settle(log: EntryLog) -> None:
 
 
 @pytest.mark.parametrize("cut", [None, 3])
-def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> None:
+def test_clean_stop_syncs_log_mark_and_index(cut: int | None) -> None:
     """The log, its mark and its index, also if only the index has changed since the last sync. No
     file is made any more."""
     works: list[Callable[[], None]] = []
@@ -492,7 +492,7 @@ def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(
         log.close()
 
 
-def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(
+def test_append_at_the_descriptor_limit_is_refused_unwritten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also if only the second of its files cannot be opened."""

@@ -54,7 +54,7 @@ def check(log: EntryLog, found: Range, index: int, max_bytes: int) -> None:
 
 @settings(max_examples=examples(40))
 @given(st.lists(STEPS, max_size=12), st.integers(1, 3000))
-def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_bytes: int) -> None:
+def test_hot_tail_equals_the_log(steps: list[tuple[str, int]], max_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         log, kept, committed = new_log(Path(directory) / "log"), HotTail(), -1
         for what, count in steps:
@@ -80,7 +80,7 @@ def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_byt
         log.close()
 
 
-def test_it_holds_what_is_new(tmp_path: Path) -> None:
+def test_hot_tail_keeps_ranges_until_a_turn_after_commit(tmp_path: Path) -> None:
     """A range is kept from its append until a turn after its commit, and no more than there may be:
     of short ones the last few."""
     log, kept = new_log(tmp_path / "log"), HotTail()

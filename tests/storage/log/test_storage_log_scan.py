@@ -113,7 +113,7 @@ def log_with(rest: int) -> Log:
 @pytest.mark.parametrize(
     "rest", [BLANK_BYTES, BLANK_BYTES + 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, 200]
 )
-def test_an_entry_may_end_anywhere_in_a_file_and_in_what_is_read_at_once(
+def test_walk_passes_entries_at_file_and_chunk_borders(
     rest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one then lies in the next file, or in what is read next; with neither, the walk has
@@ -167,7 +167,7 @@ def test_a_walk_ends_where_it_is_to_stop(log: Log, index: int, more: int) -> Non
 
 
 @pytest.mark.usefixtures("chunks")
-def test_nothing_behind_the_stop_is_looked_at(log: Log) -> None:
+def test_walk_reads_no_byte_behind_its_stop(log: Log) -> None:
     """Not even a blank, also if the walk begins there."""
     for index in (0, 6, *(first - 1 for first in firsts(log)[1:])):
         for first in (0, index + 1):

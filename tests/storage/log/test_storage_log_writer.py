@@ -66,7 +66,7 @@ def data_events(disk: FaultyDisk) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lock_memory", [False, True])
-def test_what_the_settings_make_of_a_writer(
+def test_writer_follows_its_append_and_lock_settings(
     mode: str, lock_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are faulted in ahead, through a writable map only where the map is written; memory is
@@ -132,7 +132,7 @@ def test_a_finished_sync_means_the_medium(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_read_across_a_start_sees_what_waits_in_the_pool(mode: str) -> None:
+def test_read_across_a_start_includes_pooled_bytes(mode: str) -> None:
     """What was there at a start and what was appended since are one range to a reader, wherever the
     newer bytes are."""
     disk = ForgetfulDisk()
@@ -230,7 +230,7 @@ def test_without_a_free_buffer_the_writer_copies_itself() -> None:
     assert file.pread(0, 5201) == b"x" * 200 + b"y" + b"z" * 5000
 
 
-def test_the_commit_runner_is_called_once_for_what_waits() -> None:
+def test_commit_runner_is_called_once_above_the_copy_threshold() -> None:
     """Small pieces wait for the next sync; above a number of bytes the runner is called, once until
     it has started."""
     works: list[Callable[[], object]] = []
@@ -281,7 +281,7 @@ def test_the_first_failed_write_is_the_last(mode: str) -> None:
     assert not [event for event in disk.trace if event[0] in ("pwrite", "store", "sync")]
 
 
-def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(
+def test_append_without_a_map_is_refused_unwritten(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """At the limit of maps or descriptors an append is refused as a whole, and the log continues
@@ -303,7 +303,7 @@ def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(
     assert log.end_index == end + 1
 
 
-def test_a_sync_whose_copy_fails_syncs_nothing() -> None:
+def test_failed_copy_fails_the_sync_and_fences() -> None:
     """What could not be copied cannot be durable: the job fails before it touches the medium, and
     the log is fenced."""
     disk = FaultyDisk(ForgetfulDisk())
@@ -344,7 +344,7 @@ def test_a_failed_commit_reaches_the_next_append_and_the_next_sync() -> None:
                 job.run()
 
 
-def test_a_closed_pool_takes_and_gives_nothing() -> None:
+def test_closed_pool_refuses_use_and_releases_buffers() -> None:
     """Its buffers are released; a late commit does nothing, and a late sync raises an error."""
     works: list[Callable[[], object]] = []
     disk = FaultyDisk(ForgetfulDisk())

@@ -39,7 +39,7 @@ def positions_of(sizes: list[int], pos: int) -> list[int]:
 
 
 @given(SIZES, st.integers(0, 5), st.integers(0, FILE_BYTES - BLANK_BYTES))
-def test_entries_lie_one_after_the_other_and_none_across_two_files(
+def test_placed_entries_are_contiguous_and_within_one_file(
     sizes: list[int], file: int, inside: int
 ) -> None:
     """Positions, pieces and end follow the rule, and every piece is in one file at the expected
@@ -58,7 +58,7 @@ def test_entries_lie_one_after_the_other_and_none_across_two_files(
 
 
 @given(st.integers(139, 400), st.integers(0, FILE_BYTES - BLANK_BYTES))
-def test_a_range_that_skips_room_or_leaves_none_is_out_of_place(size: int, pos: int) -> None:
+def test_range_off_its_position_is_out_of_place(size: int, pos: int) -> None:
     """A receiver accepts entries at the position that the rule gives, or at the begin of the next
     file: the leader ended the file."""
     (expected,) = positions_of([size], pos)

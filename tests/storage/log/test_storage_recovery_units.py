@@ -247,7 +247,9 @@ MISSING = {
 
 @pytest.mark.parametrize("missing", ["", *MISSING])
 @pytest.mark.parametrize("marked", [-1, 0, 1, 2])
-def test_everything_before_the_begin_of_a_log_was_synced(marked: int, missing: str) -> None:
+def test_missing_file_behind_the_begin_is_damage_despite_a_low_mark(
+    marked: int, missing: str
+) -> None:
     """Even if its mark says less, because a slot was lost: a missing file is damage then, too."""
     disk, entries = closed([7, 7, 8, 8, 9], [1500] * 5, begin=2)
     disk.vanish(f"{ROOT}/syncedmark")
@@ -364,7 +366,7 @@ def unmarked() -> tuple[ForgetfulDisk, list[Entry], int]:
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_what_was_written_again_and_erased_is_counted_and_every_file_closed(far: bool) -> None:
+def test_recovery_counts_rewritten_and_erased_bytes_and_closes_files(far: bool) -> None:
     """Entries from the mark on; behind the end everything from the first byte that is not zero to
     the end of its file, unless the file is removed. The names that are gone are durable."""
     disk, entries, end = unmarked()

@@ -71,7 +71,7 @@ def names(directory: Path, kind: str) -> list[int]:
     return [int(path.name) for path in sorted((directory / kind).iterdir()) if path.name.isdigit()]
 
 
-def test_everything_from_the_begin_on_is_as_it_was(tmp_path: Path) -> None:
+def test_trim_leaves_entries_from_the_begin_on_unchanged(tmp_path: Path) -> None:
     """Terms, chain, positions and bytes of what is kept do not change, for the living log and the
     next one; the rest is off the disk."""
     whole = filled(tmp_path / "whole")
@@ -129,7 +129,7 @@ def test_a_trimmed_log_goes_on(tmp_path: Path) -> None:
         log.trim(log.begin_index + 1)
 
 
-def test_what_somebody_reads_stays(tmp_path: Path) -> None:
+def test_view_taken_before_a_trim_keeps_its_bytes(tmp_path: Path) -> None:
     """A view that was handed out before a trim keeps its bytes after it."""
     log = filled(tmp_path)
     held = log.read(0, 2000)
@@ -139,7 +139,7 @@ def test_what_somebody_reads_stays(tmp_path: Path) -> None:
     assert bytes(held.data) == copy
 
 
-def test_the_begin_is_durable_before_anything_goes(tmp_path: Path) -> None:
+def test_trim_syncs_mark_and_begin_before_removing_files(tmp_path: Path) -> None:
     """Mark first, then the begin, then files from the front; the names are made durable with the
     next sync."""
     disk = FaultyDisk(RealDisk())
@@ -157,7 +157,7 @@ def test_the_begin_is_durable_before_anything_goes(tmp_path: Path) -> None:
     }
 
 
-def test_no_room_for_the_begin_changes_nothing(
+def test_trim_without_room_is_refused_and_repeatable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk refuses a trim, and the same trim succeeds when there is room again."""
@@ -175,7 +175,7 @@ def test_no_room_for_the_begin_changes_nothing(
     assert log.trim(first_of(log, 2))
 
 
-def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(
+def test_failed_sync_of_the_mark_fences_a_trim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any failed sync fences the log, that of a full disk as well: what the mark's file holds is
@@ -401,7 +401,7 @@ def test_below_a_minimum_lie_pre_blanks(tmp_path: Path) -> None:
     ).to_bytes(4, "big") + (14).to_bytes(8, "big")
 
 
-def test_a_start_wants_only_what_the_minimum_leaves(tmp_path: Path) -> None:
+def test_queue_files_below_the_minimum_may_be_missing_at_start(tmp_path: Path) -> None:
     """Files below it may be missing; files above it may not; a trim that was interrupted is
     finished by the next."""
     queue = queues(tmp_path)

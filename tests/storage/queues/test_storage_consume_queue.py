@@ -102,7 +102,7 @@ def test_a_gap_is_a_broken_invariant(tmp_path: Path) -> None:
     assert queues.next_offset("a", 0) == 3
 
 
-def test_repeated_dispatch_changes_nothing(tmp_path: Path) -> None:
+def test_repeated_dispatch_adds_only_new_units(tmp_path: Path) -> None:
     """Dispatching again what is there, in part or in whole, adds only what is new."""
     queues = fresh(tmp_path)
     queues.append(run("a", 0, 0, 8))
@@ -155,7 +155,7 @@ def test_lost_files_are_noticed(tmp_path: Path) -> None:
     assert len(again.read("a", 0, 0, 99)) == 25
 
 
-def test_what_is_no_queue_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_queue_directories_are_left_alone(tmp_path: Path) -> None:
     """Directories whose names are no numbers, also if they are digits of other scripts."""
     queues = fresh(tmp_path)
     queues.append(run("a", 0, 0, 3))

@@ -42,7 +42,7 @@ def vanished(kind: type[BufferedQueues], path: Path) -> BufferedQueues:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_forgotten_queue_leaves_nothing_after_the_trim(
+def test_forgotten_queue_is_gone_at_once_and_its_files_with_the_trim(
     kind: type[BufferedQueues], tmp_path: Path
 ) -> None:
     """At once for every question, in files with the trim; what else there is stays."""
@@ -57,7 +57,7 @@ def test_a_forgotten_queue_leaves_nothing_after_the_trim(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_a_forgotten_queue_begins_again_above_what_it_had(
+def test_forgotten_queue_restarts_above_its_former_end(
     kind: type[BufferedQueues], trimmed: bool, tmp_path: Path
 ) -> None:
     """Whether its files are gone by then or not: the same answers, and the same bytes as a queue

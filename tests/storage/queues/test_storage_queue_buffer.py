@@ -234,7 +234,7 @@ def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path, few: boo
 
 
 @pytest.mark.parametrize("few", [False, True])
-def test_full_disk_keeps_what_waits_and_goes_on(
+def test_full_disk_keeps_buffered_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
 ) -> None:
     """Neither a full buffer nor a sync loses a unit when a write finds no room; reads continue."""
@@ -296,7 +296,7 @@ def test_queues_made_again_from_any_snapshot_have_equal_bytes(tmp_path: Path) ->
     assert content(tmp_path / "whole") == wanted
 
 
-def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Path) -> None:
+def test_trim_counts_buffered_units_without_writing_them(tmp_path: Path) -> None:
     """Minimums are those of queues written at once; a full disk is freed without finding room for
     units first."""
     disk = FaultyDisk(RealDisk())
@@ -336,7 +336,7 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
     assert content(tmp_path / "waiting") == content(tmp_path / "plain")
 
 
-def test_nothing_is_imported_amid_an_append() -> None:
+def test_append_imports_no_module() -> None:
     """NumPy loads parts of itself at their first use; an engine must not wait for that."""
     look = (
         "known = set(sys.modules); numpy.unique(numpy.array([1, 1])); print(set(sys.modules) -"
