@@ -59,7 +59,7 @@ FOUND: dict[Bug, Found] = {
     Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
     Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
     Bug.MARK_NOT_LOWERED: Found(6, ("cut-after-truncation",), steps=6000),
-    Bug.SYNC_RETRIED: Found(225),
+    Bug.SYNC_RETRIED: Found(1, ("failed-sync", "power-cut", "failed-sync", "power-cut-all")),
     Bug.VOTE_FOR_ANY_LOG: Found(12),
     Bug.COMMIT_UNVERIFIED: Found(44),
     Bug.READS_BY_LEASE: Found(1, ("suspend",)),
