@@ -208,8 +208,11 @@ class Truth:
     def keys(self) -> dict[int, list[int]]:
         """The positions of the messages with a key of this hash, newest first."""
         found: dict[int, list[int]] = {}
-        for piece in self._pieces:
-            columns = key_columns(piece)
+        at = 0
+        while at < len(self._pieces):
+            entries, count = merged(self._pieces, at, self._file_bytes)
+            at += count
+            columns = key_columns(entries)
             for key, pos in zip(
                 columns.hashes.tolist(), columns.physical_offsets.tolist(), strict=True
             ):

@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(self._ended)
         return task
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -99,12 +99,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._at(self._now_ns(), self._run)
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._at(round(when * 1e9), partial(self._fire, timer))
         return timer
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is passed over when its time comes."""
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         return asyncio.wrap_future((executor or self._threads).submit(func, *args), loop=self)

@@ -432,6 +432,8 @@ class KeyIndex:
             name: bloom for name, bloom in self._filter_of.items() if name not in names
         }
         removed = [f"{self.directory}/{note.name}" for note in gone]
+        # One that was filled since the last sync was to be synced by the next one.
+        self._unsynced = [path for path in self._unsynced if path not in removed]
         for path in removed + [f"{self._filters}/{note.name}" for note in gone]:
             if self._disk.exists(path):
                 self._disk.unlink(path)

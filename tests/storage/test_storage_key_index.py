@@ -541,6 +541,20 @@ def test_key_search_stays_below_its_limit() -> None:
     assert log.lookup.at(log.messages[1][0]) is None
 
 
+def test_a_file_filled_since_the_last_sync_may_be_trimmed() -> None:
+    """The next sync does not look for it."""
+    log = KeyLog()
+    log.send(*some(10))
+    log.catch_up()
+    log.index.sync()
+    log.send(*some(100))
+    log.catch_up()
+    first = min(log.files())
+    assert log.index.trim(log.log.end_pos) == [f"{ROOT}/index/{first}"]
+    log.index.sync()
+    assert first not in log.files()
+
+
 def test_trimmed_file_is_gone_and_damage_is_said() -> None:
     """A log file removed meanwhile is not found; a record with another checksum is an error, not an
     answer."""
