@@ -20,8 +20,8 @@ log = get_logger()
 
 
 class Peers:
-    """All links of a node and its peer server. What must send before there are peers, or has a
-    part in receiving, is given the `links` first."""
+    """All links of a node and its peer server. `links`, empty at first, is the same mapping for
+    ever, so its holders see peers come and go; what the handler needs may hold it already."""
 
     def __init__(
         self,
