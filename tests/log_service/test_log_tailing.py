@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ledgermq.node.broker import recent
 from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.frontend.native.log_tail import LogTail
-from ledgermq.node.frontend.native.reading import look
+from ledgermq.node.frontend.native.reading import read_ends
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.storage.log import entry_reader
@@ -29,7 +29,7 @@ async def reader(
     group: Group, sources: Sources, topic: str, places: dict[int, int], *, until_end: bool = False
 ) -> tuple[GroupSource, QueueTail]:
     source = await sources.open("g1", Waiter(topic))
-    ends = look(group.driver.group, topic)
+    ends = read_ends(group.driver.group, topic)
     assert ends is not None
     goals = {queue: ends.ends[queue] for queue in places} if until_end else None
     return source, QueueTail(source, topic, ends, places, goals)
