@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -618,6 +618,116 @@ def test_rooms_are_small_and_names_are_unique() -> None:
     assert ambiguous(
         [Path("raft/log/end.py"), Path("raft/votes/end.py"), Path("proto/end.py")]
     ) == {("raft", "end")}
+
+
+VARIADIC = {
+    *("print", "zip", "map", "range", "product", "chain", "merge", "union", "join", "format"),
+    *("gather", "to_thread", "call_soon_threadsafe", "create_subprocess_exec", "partial"),
+    *("suppress", "pack", "pack_into", "randrange", "uniform", "add_row"),
+    *("select", "agg", "groupBy", "orderBy", "struct"),
+}
+"""Callables of libraries that take any number of values, or the two bounds of a range: no field has
+a name there."""
+POSITIONAL = ("kernels.",)
+"""Functions of the compiled package: they take columns by position."""
+FIELDS_MAX = 5
+UNNAMED: dict[str, tuple[int, int]] = {
+    "audit": (48, 5),
+    "bench": (8, 0),
+    "client": (53, 1),
+    "examples": (4, 0),
+    "node/controller": (10, 0),
+    "node/frontend": (12, 0),
+    "node/process": (3, 0),
+    "node/runtime": (1, 0),
+    "sim": (12, 1),
+    "storage": (8, 1),
+}
+"""Package → how many calls splat a tuple into fields, and how many pass more than five values
+without their names. The others have none. These figures may only fall."""
+
+
+def variadic(trees: Iterable[ast.Module]) -> set[str]:
+    """Names of our own functions with `*`, and of classes with such an `__init__`."""
+    names = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.vararg:
+                names.add(node.name)
+            if isinstance(node, ast.ClassDef) and any(
+                isinstance(child, ast.FunctionDef)
+                and child.name == "__init__"
+                and child.args.vararg
+                for child in node.body
+            ):
+                names.add(node.name)
+    return names - {"__init__"}
+
+
+def passed_on(tree: ast.Module) -> set[int]:
+    """Splats of what a function itself took by `*`: it passes on what its caller gave."""
+    return {
+        id(star)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        and node.args.vararg
+        for star in ast.walk(node)
+        if isinstance(star, ast.Starred) and ast.unparse(star.value) == node.args.vararg.arg
+    }
+
+
+def unnamed(tree: ast.Module, free: set[str]) -> tuple[list[int], list[int]]:
+    """Lines of calls that splat a tuple into fields, and of calls with more than five values
+    without their names."""
+    own = passed_on(tree)
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] not in free
+        and not ast.unparse(node.func).startswith(POSITIONAL)
+    ]
+    splats = [
+        call.lineno
+        for call in calls
+        if any(isinstance(value, ast.Starred) and id(value) not in own for value in call.args)
+    ]
+    return splats, [call.lineno for call in calls if len(call.args) > FIELDS_MAX]
+
+
+def test_fields_have_names() -> None:
+    """A call outside of tests names what it passes: two values of one type that are swapped look
+    right to a reader and to the types."""
+    own = [(path, ast.parse(path.read_text())) for path in tracked("*.py")]
+    own = [
+        (path, tree)
+        for path, tree in own
+        if "_pb2" not in path.name and not path.relative_to(ROOT).parts[0].startswith("test")
+    ]
+    free = VARIADIC | variadic(tree for _, tree in own)
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for path, tree in own:
+        where = path.relative_to(ROOT)
+        places = found.setdefault(package_of_file(where), ([], []))
+        for listed, lines in zip(places, unnamed(tree, free), strict=True):
+            listed += [f"{where}:{line}" for line in lines]
+    counts = {
+        package: (len(splats), len(many))
+        for package, (splats, many) in found.items()
+        if splats or many
+    }
+    assert counts == UNNAMED, {
+        package: found[package]
+        for package in counts | UNNAMED
+        if counts.get(package) != UNNAMED.get(package)
+    }
+    wrong = "def f(*given):\n g(*given)\n G(*pair, 3)\n G(1, 2, 3, 4, 5, 6)\n kernels.k(*rows)"
+    assert unnamed(ast.parse(wrong), set()) == ([3], [4])
+
+
+def package_of_file(path: Path) -> str:
+    """The package of a file for the table above: a room of `node/`, otherwise the top folder."""
+    return "/".join(path.parts[: 2 if path.parts[0] == "node" else 1])
 
 
 PORTS_ELSEWHERE = {
