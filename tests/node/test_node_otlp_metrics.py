@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from ledgermq.node.broker.queries.backlog import Backlog
 from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
-from ledgermq.node.process import otlp_metrics
+from ledgermq.node.process.telemetry import otlp_metrics
 from ledgermq.node.process.telemetry.http import StateCollector
 from ledgermq.node.process.telemetry.otlp_metrics import (
     LOG_EVERY_S,

@@ -26,7 +26,7 @@ from ledgermq.node.frontend.admin.messages.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.messages.group_reads import ReadThrough
 from ledgermq.node.frontend.admin.messages.peeks import Peeks
 from ledgermq.node.frontend.native.log_tail import LogTail
-from ledgermq.node.frontend.native.reading import look
+from ledgermq.node.frontend.native.reading import read_ends
 from ledgermq.node.frontend.native.sources import Sources, Waiter
 from ledgermq.node.frontend.native.tailing import QueueTail
 from ledgermq.node.frontend.rocketmq.pulling import Puller
@@ -146,7 +146,7 @@ class Served:
 
     async def tail(self, first: int, goals: bool = True) -> QueueTail:
         source = await Sources(self.engine, self.tier).open("g1", Waiter("t"))
-        ends = await source.run(lambda hosted: look(hosted, "t"))
+        ends = await source.run(lambda hosted: read_ends(hosted, "t"))
         assert ends is not None
         return QueueTail(source, "t", ends, {0: first}, {0: ends.ends[0]} if goals else None)
 
