@@ -3,7 +3,8 @@
 The engine calls `advance` and `trim`, which never wait: they say which entries are committed and
 durable here. The steps read those entries themselves, from the files. It collects the entries of a
 short time, works in pieces, and rests as long as it worked, so that it never keeps the engine from
-the interpreter for long. The index is derived data: a full disk pauses it; any other disk failure
+the interpreter for long. The index is derived data: a full disk pauses it. Damage of the log goes to
+a repair; any other disk failure
 ends the node (invariant I9).
 """
 
@@ -13,15 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.replica.background.ports import Rest, Steps, Worker
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
-from ledgermq.storage.files.errors import NoSpace, is_exhausted, is_no_space
+from ledgermq.storage.files.errors import LogDamaged, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.keys.lookup import TIME_MAX, Found, Lookup
-from ledgermq.storage.log.log_reader import Limits, LogReader
+from ledgermq.storage.log.log_reader import Limits, LogReader, Piece
 
 STEP_BYTES = 1 << 20
 GATHER_S = 0.1
@@ -215,7 +216,7 @@ class Indexer:
             self._bytes, self._next_sync_s = 0, now_s + self.sync_every_s
             return True
         if index.next_index < limits.end_index:
-            entries = self._reader.read(index.next_index, STEP_BYTES)
+            entries = self._read(index.next_index)
             if entries is None:
                 # The entries were just trimmed; the engine will call `trim`.
                 return False
@@ -223,6 +224,15 @@ class Indexer:
             self._bytes += len(entries.data)
             return True
         return self._tend(now_s)
+
+    def _read(self, index: int) -> Piece | None:
+        """Entries of the log. What cannot be read is damage of the log, which a repair mends."""
+        try:
+            return self._reader.read(index, STEP_BYTES)
+        except OSError as error:
+            if is_exhausted(error):
+                raise
+            raise Unreadable(LogDamaged(f"entry {index} cannot be read: {error}")) from error
 
     def _tend(self, now_s: float) -> bool:
         """Build a missing filter. This reads a whole file, so if there is no space for the result,

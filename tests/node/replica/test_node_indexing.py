@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.replica.background import indexing
 from ledgermq.node.replica.background.indexing import Indexer
 from ledgermq.node.replica.background.step_thread import StepThread
@@ -215,6 +215,16 @@ def test_failure_of_the_thread_ends_the_next_turn(
         indexer.advance(log.reader.limits, 0, 0)
     with pytest.raises(raised):
         indexer.close()
+
+
+def test_a_page_of_the_log_that_cannot_be_read_is_damage() -> None:
+    """The replica is repaired, as for every other reader; the node does not end."""
+    log = KeyLog()
+    log.send(Message("m"))
+    indexer = stepper(log)
+    log.reader.read = _raises(OSError(errno.EIO, "Input/output error"))  # type: ignore[method-assign]
+    with pytest.raises(Unreadable, match="Input/output error"):
+        indexer._step(0.0)
 
 
 def test_trim_is_carried_out_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
