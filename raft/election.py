@@ -279,6 +279,7 @@ class Election:
         (docs/architecture.md, HA groups); for a replica that has not voted in the term. Under the
         rule ALL it may have voted for another candidate, against which the leader was elected; that
         vote stays."""
+        assert self.voted_for is None, self
         if self._membership.policy.vote_follows_leader:
             self.voted_for = leader
 

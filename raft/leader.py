@@ -75,8 +75,10 @@ class Leader:
         )
 
     def check(self) -> None:
-        """Every member is a peer, and no peer is asked about an entry before the log."""
+        """Every member is a peer, no peer is asked about an entry before the log, and nobody led
+        this term before."""
         log, config = self._log, self._config
+        assert log.view.term_at(self.first_index - 1) != self.term, self
         assert log.held_index <= log.view.end_index, self
         assert set(self.peers) >= set(self._membership.members.nodes) - {config.node}, self
         for peer in self.peers.values():

@@ -624,7 +624,7 @@ VARIADIC = {
     *("print", "zip", "map", "range", "product", "chain", "merge", "union", "join", "format"),
     *("gather", "to_thread", "call_soon_threadsafe", "create_subprocess_exec", "partial"),
     *("suppress", "pack", "pack_into", "randrange", "uniform", "add_row"),
-    *("select", "agg", "groupBy", "orderBy", "struct"),
+    *("select", "agg", "groupBy", "orderBy", "struct", "TypeVar"),
 }
 """Callables of libraries that take any number of values, or the two bounds of a range: no field has
 a name there."""
@@ -633,7 +633,7 @@ POSITIONAL = ("kernels.",)
 FIELDS_MAX = 5
 UNNAMED: dict[str, tuple[int, int]] = {
     "audit": (48, 5),
-    "bench": (8, 0),
+    "bench": (7, 0),
     "client": (53, 1),
     "examples": (4, 0),
     "node/controller": (10, 0),

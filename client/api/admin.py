@@ -539,7 +539,12 @@ class Operations:
                 lagging[progress.broker_group] = read(results.IndexProgress, progress)
 
         found = yield from self._listed(
-            results.Message, request, pb.QueryResponse, "messages", limit, note
+            kind=results.Message,
+            request=request,
+            response=pb.QueryResponse,
+            items="messages",
+            limit=limit,
+            note=note,
         )
         return results.Found(found, tuple(lagging.values()))
 

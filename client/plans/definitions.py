@@ -140,12 +140,12 @@ def read(admin: Admin, sections: Iterable[str]) -> Definitions:
         "topics": lambda: _topics(admin),
         "consumer_groups": lambda: (
             ConsumerGroupDefinition(
-                g.name,
-                g.max_attempts,
-                g.fifo,
-                g.broadcast,
-                "default" if g.backoff is None else backoff_words(g.backoff),
-                g.lite_topic or "",
+                name=g.name,
+                max_attempts=g.max_attempts,
+                fifo=g.fifo,
+                broadcast=g.broadcast,
+                backoff="default" if g.backoff is None else backoff_words(g.backoff),
+                lite_topic=g.lite_topic or "",
             )
             for g in admin.groups()
             if g.configured

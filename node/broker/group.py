@@ -119,8 +119,15 @@ class Group:
         self._reads = Reads(replicator, machine, settings.budget, self.freshness)
         self.memberships = Memberships(replicator, machine)
         self.log = LeaderLog(replicator, machine)
-        changing = replicator, machine, self.memberships, self.log, self.leader.await_entry
-        self.member_records = self.member_records_type(group, node, *changing)
+        self.member_records = self.member_records_type(
+            group,
+            node,
+            replicator,
+            machine,
+            self.memberships,
+            log=self.log,
+            await_entry=self.leader.await_entry,
+        )
         self.in_sync = InSyncSet(group, replicator, machine, settings.ha)
         self._frames = FrameAppending(
             leader=self.leader,

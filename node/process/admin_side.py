@@ -69,14 +69,20 @@ class AdminSide:
         self.leadership = Leadership(node, engine, forwarder, controller, quorum.placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.members = Members(
-            node, engine, forwarder, controller, roster, links, replicas.peer_identities
+            node,
+            engine,
+            forwarder,
+            controller,
+            roster,
+            links=links,
+            peer_identities=replicas.peer_identities,
         )
         self.users = UserAdmin(controller, sealer)
         key = load_or_make(
             config.data.absolute(), node, config.cluster_id, time.time_ns() // 1_000_000
         )
         self.checkpoints = Checkpoints(
-            node, config.cluster_id, engine, forwarder, controller, links, key
+            node, config.cluster_id, engine, forwarder, controller, links=links, key=key
         )
         through = ReadThrough(engine, tier)
         local = GroupQueries(node, engine, through, now_ms=replicas.clock.now_ms)
@@ -90,8 +96,8 @@ class AdminSide:
                     forwarder,
                     links,
                     server.connections,
-                    messaging.streams,
-                    native.streams,
+                    telemetry_streams=messaging.streams,
+                    native_streams=native.streams,
                 ),
                 Topics(engine, controller, self.overview, tier),
                 ConsumerGroups(engine, controller, queries, clients),
@@ -104,7 +110,13 @@ class AdminSide:
                 Replication(node, engine, forwarder, controller, self.overview),
                 self.members,
                 BrokerGroups(
-                    config, controller, self.members, self.leadership, forwarder, roster, links
+                    config,
+                    controller,
+                    self.members,
+                    self.leadership,
+                    leaders=forwarder,
+                    roster=roster,
+                    links=links,
                 ),
                 self.upgrades,
                 self.checkpoints,

@@ -148,11 +148,11 @@ class FrontendSide:
         self._audits = Replicas(
             config,
             replicas.boot_id,
-            replicas.boots_of,
-            engine,
-            forwarder,
-            maintenance.retainer,
-            callers,
+            boots=replicas.boots_of,
+            engine=engine,
+            forwarder=forwarder,
+            storage=maintenance.retainer,
+            callers=callers,
         )
         self.admin = AdminSide(
             config,
@@ -160,10 +160,10 @@ class FrontendSide:
             quorum,
             maintenance,
             self._server,
-            self.messaging,
-            self.native,
-            receipt_keys,
-            sealer,
+            messaging=self.messaging,
+            native=self.native,
+            receipt_keys=receipt_keys,
+            sealer=sealer,
         )
         self._health = Health(
             engine,

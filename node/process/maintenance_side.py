@@ -33,10 +33,10 @@ class MaintenanceSide:
         self.digest_exchange = DigestExchange(
             config,
             disk,
-            groups,
-            engine,
-            forwarder,
-            lambda name: ThreadPoolExecutor(1, thread_name_prefix=name),
+            hosted=groups,
+            engine=engine,
+            forwarder=forwarder,
+            executor=lambda name: ThreadPoolExecutor(1, thread_name_prefix=name),
         )
         self.retainer = Retainer(
             config,

@@ -88,10 +88,13 @@ class Node:
         )
         self.maintenance = MaintenanceSide(config, disk, store, self.replicas, forwarder)
         self.frontend = FrontendSide(
-            config, secret, workers, self.replicas, self.quorum, self.maintenance
+            config, secret, workers, self.replicas, self.quorum, maintenance=self.maintenance
         )
         self._reconciler = Reconciler(
-            *(config.node, engine, controller, self.replicas.groups),
+            config.node,
+            engine,
+            controller,
+            self.replicas.groups,
             raise_level=self.frontend.admin.upgrades.raise_local,
         )
         self.preferred_leaders = PreferredLeaders(
@@ -113,7 +116,7 @@ class Node:
             forwarder,
             self.frontend.admin.overview,
             self._assignment_watcher,
-            self.replicas.admit,
+            link_up=self.replicas.admit,
         )
         self._peers = Peers(
             self.replicas.roster.peers(),

@@ -116,11 +116,19 @@ class Upkeep:
         self._loop = VirtualLoop(process.now_ns, process.at, thread())  # type: ignore[abstract]
         hosted = {medium.settings.group: host}
         gaps, callers = Gaps(self._loop, process, host), Callers(process)
-        given = medium.sections, medium.disk, hosted, gaps, callers
-        self.digest_exchange = medium.exchange_type(*given, lambda name: thread())
+        self.digest_exchange = medium.exchange_type(
+            medium.sections, medium.disk, hosted, gaps, callers, executor=lambda name: thread()
+        )
         retainer_type = type("Watched", (WatchedRetainer, medium.retainer_type), {})
         self.retainer: WatchedRetainer = retainer_type(
-            *given, self.digest_exchange, process.now_ms, partial(_used, medium.disk)
+            medium.sections,
+            medium.disk,
+            hosted=hosted,
+            engine=gaps,
+            forwarder=callers,
+            digest_exchange=self.digest_exchange,
+            now_ms=process.now_ms,
+            used=partial(_used, medium.disk),
         )
         self.retainer.process = process
 

@@ -316,7 +316,12 @@ class Cluster:
         station.lives += 1
         chance = random.Random(self.chance.random())
         life = station.medium.live(
-            lambda: station.clock.at(self.now), chance, station.lives, self.truth, worker, thread
+            clock_ns=lambda: station.clock.at(self.now),
+            chance=chance,
+            boot_id=station.lives,
+            truth=self.truth,
+            worker=worker,
+            thread=thread,
         )
         life.start()
         life.changed = partial(self._leader_changed, station.name)

@@ -892,7 +892,7 @@ def test_consume_ends_well_with_ctrl_c(
 ) -> None:
     """Following is ended by Ctrl-C: 0 and silence."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     node.answers("QueryRoute", route())

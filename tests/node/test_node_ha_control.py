@@ -98,7 +98,7 @@ async def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_a
     """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not
     wait for each other."""
     async with running_world() as world:
-        wish, alter = elect(), AlterIsr("n2", 0, 1, 1, ALL)
+        wish, alter = elect(), AlterIsr(node="n2", generation=0, epoch=1, version=1, in_sync=ALL)
         world.ha_control.wished("g1", (wish, wish))
         world.ha_control.wished("g1", (alter,))
         world.ha_control.wished("g2", (wish,))

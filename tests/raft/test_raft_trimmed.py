@@ -168,7 +168,16 @@ def test_follower_accepts_ranges_below_its_begin() -> None:
         (3, Extent(4, 12, 1, 900)),
     ):
         follower = core("n2", [(10, 1)], 12, begin_term=1)
-        message = Append("n1", "n2", 3, 1, prev, 1 if prev >= 0 else -1, 12, extent)
+        message = Append(
+            sender="n1",
+            to="n2",
+            term=3,
+            round=1,
+            prev_index=prev,
+            prev_term=1 if prev >= 0 else -1,
+            commit_index=12,
+            extent=extent,
+        )
         question = chain_question(follower.log, message)
         assert question == (12 if extent is not None and extent.last_index == 12 else None)
         follower.step(message, 1)
@@ -182,7 +191,16 @@ def test_follower_accepts_ranges_below_its_begin() -> None:
 def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
     """Only entries behind the end are appended, and the chain CRCs are compared inside the log."""
     follower = core("n2", [(10, 1)], 12, begin_term=1)
-    message = Append("n1", "n2", 3, 1, 3, 1, 12, Extent(4, 15, 1, 900))
+    message = Append(
+        sender="n1",
+        to="n2",
+        term=3,
+        round=1,
+        prev_index=3,
+        prev_term=1,
+        commit_index=12,
+        extent=Extent(4, 15, 1, 900),
+    )
     assert chain_question(follower.log, message) == 12
     follower.step(message, 1)
     assert follower.take_writes().append == (13, 15)
@@ -193,7 +211,16 @@ def test_the_entry_before_the_begin_is_a_common_one() -> None:
     everywhere."""
     for agree in (True, False):
         follower = core("n2", [(10, 2)], 12, begin_term=1)
-        message = Append("n1", "n2", 3, 1, 9, 1, 9, None)
+        message = Append(
+            sender="n1",
+            to="n2",
+            term=3,
+            round=1,
+            prev_index=9,
+            prev_term=1,
+            commit_index=9,
+            extent=None,
+        )
         assert chain_question(follower.log, message) == 9
         follower.step(message, 1, chains_agree=agree)
         assert (follower.take(1).fence is None) is agree

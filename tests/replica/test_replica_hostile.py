@@ -492,7 +492,16 @@ def test_range_of_another_term_across_the_begin_is_not_accepted(
     begins below everything this log could compare, so its bytes were not even looked at: nothing of
     it may get in, however well its end would fit."""
     raft = core(8)
-    message = Append("n2", "n1", 6, 1, 4, 4, 12, Extent(5, last, 4, 900))
+    message = Append(
+        sender="n2",
+        to="n1",
+        term=6,
+        round=1,
+        prev_index=4,
+        prev_term=4,
+        commit_index=12,
+        extent=Extent(5, last, 4, 900),
+    )
     assert chain_question(raft.log, message) is None
     fence = stepped(raft, message)
     assert fence is not None and "would replace entry 7" in fence

@@ -49,31 +49,33 @@ from tests.shipping.shipping_material import (
 N = st.integers(0, 1 << 62)
 INDEX = st.integers(-1, 1 << 62)
 CRC = st.integers(0, (1 << 32) - 1)
-POINTS = st.builds(Point, N, N, INDEX, CRC)
+POINTS = st.builds(Point, pos=N, index=N, term=INDEX, chain=CRC)
 SIZES = st.integers(1, 1 << 62)
 CONTENTS = (
     st.builds(FactsWanted, st.lists(st.tuples(N, INDEX), max_size=5).map(tuple))
     | st.builds(
         EntriesWanted,
-        st.builds(Point, st.integers(0, 100), N, INDEX, CRC),
-        st.integers(100, 1 << 62),
-        N,
+        point=st.builds(Point, pos=st.integers(0, 100), index=N, term=INDEX, chain=CRC),
+        end_pos=st.integers(100, 1 << 62),
+        allowed_pos=N,
     )
-    | st.builds(SnapshotWanted, st.integers(0, 100), st.integers(100, 1 << 62))
+    | st.builds(
+        SnapshotWanted, offset=st.integers(0, 100), allowed_offset=st.integers(100, 1 << 62)
+    )
     | st.builds(
         Facts,
-        SIZES,
-        SIZES,
-        POINTS,
-        POINTS,
-        INDEX,
-        INDEX,
-        N,
-        INDEX,
-        N,
-        st.lists(POINTS, max_size=4).map(tuple),
+        data_file_bytes=SIZES,
+        index_file_bytes=SIZES,
+        begin=POINTS,
+        synced=POINTS,
+        committed_index=INDEX,
+        committed_pos=INDEX,
+        committed_term=N,
+        snapshot_index=INDEX,
+        snapshot_bytes=N,
+        points=st.lists(POINTS, max_size=4).map(tuple),
     )
-    | st.builds(Missing, st.sampled_from(Why), N, N, st.text(max_size=20))
+    | st.builds(Missing, why=st.sampled_from(Why), index=N, pos=N, text=st.text(max_size=20))
 )
 
 

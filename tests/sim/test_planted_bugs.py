@@ -63,7 +63,7 @@ FOUND: dict[Bug, Found] = {
     Bug.VOTE_FOR_ANY_LOG: Found(24),
     Bug.COMMIT_UNVERIFIED: Found(44),
     Bug.READS_BY_LEASE: Found(2, ("suspend",)),
-    Bug.ANY_ANSWER_CONFIRMS: Found(1, ("late-answers",)),
+    Bug.ANY_ANSWER_CONFIRMS: Found(133, ("late-answers", "transfer"), steps=1500),
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
     Bug.TWO_CHANGES_AT_ONCE: Found(19, ("membership", "join", "slow-disks", "membership")),

@@ -209,9 +209,9 @@ def recorded(core_type: type[Core], record: Record) -> type[Core]:
             call = super().appointed
             self._watch(lambda: call(appointment, now_ns))
 
-        def take(self, now_ns: int) -> Effects:
+        def take(self, now_ns: int, *, syncs: bool = False) -> Effects:
             call = super().take
-            effects: Effects = self._watch(lambda: call(now_ns))
+            effects: Effects = self._watch(lambda: call(now_ns, syncs=syncs))
             return effects
 
     return Recorded

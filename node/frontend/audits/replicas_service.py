@@ -150,11 +150,11 @@ class Replicas:
             )
         return await ask_leader(
             self._forwarder,
-            request.broker_group,
-            MARK_METHOD,
-            request,
-            audit_pb2.MarkResponse,
-            _within_s(request.within_ms),
+            group=request.broker_group,
+            method=MARK_METHOD,
+            request=request,
+            response=audit_pb2.MarkResponse,
+            within_s=_within_s(request.within_ms),
             repeatable=True,
         )
 

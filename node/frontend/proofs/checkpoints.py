@@ -302,11 +302,11 @@ class Checkpoints:
         )
         return await ask_leader(
             self._forwarder,
-            request.broker_group,
-            SEAL_METHOD,
-            wanted,
-            pb.SealNowResponse,
-            within(LEADER_WITHIN_S),
+            group=request.broker_group,
+            method=SEAL_METHOD,
+            request=wanted,
+            response=pb.SealNowResponse,
+            within_s=within(LEADER_WITHIN_S),
             repeatable=True,
         )
 

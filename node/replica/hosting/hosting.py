@@ -284,8 +284,9 @@ class ReplicaHost:
                 if output.done:
                     self._calls.difference_update([done.token for done in output.done])
                 self._seen_view = self._seen_view or output.view is not None
-                if running.group.left_behind is not None:
-                    output = self._after_left_behind(output, *running.group.left_behind)
+                if (left := running.group.left_behind) is not None:
+                    leader, begin_index = left
+                    output = self._after_left_behind(output, leader, begin_index)
         if repairs:
             output.packets += sent
             output.wake_at_ns = min(output.wake_at_ns, ranges.wake_at_ns)

@@ -237,7 +237,9 @@ async def test_appointment_passes_calls_held_for_a_sync() -> None:
     while not group.turns:
         await asyncio.sleep(0)
     held = bench.peek()
-    bench.engine.notify_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
+    bench.engine.notify_at_once(
+        "g1", Appointed(Appointment(generation=0, version=1, epoch=1, master="n1"))
+    )
     async with asyncio.timeout(20):
         assert await wished == ("g1", ("a wish",))
     assert [type(call) for call in group.calls] == [Appointed] and not held.done()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from ledgermq.node.frontend.security import minting
@@ -18,7 +19,7 @@ from ledgermq.node.replica.peers import links, peer_server
 from ledgermq.node.replica.peers.peer_wire import TLS_REASONS, PeerWire, tls_failure
 from ledgermq.node.runtime import certificates, metrics
 from ledgermq.node.runtime.certificates import CertificateFiles
-from tests.node.replica.test_node_peers import pair, run
+from tests.node.replica.test_node_peers import pair
 
 HOURS_AGO = -0.01
 """Days: a certificate that ended some minutes ago."""
@@ -84,7 +85,7 @@ def test_a_failure_of_tls_is_told_until_it_is_mended(
             assert link.refusal is None
 
     with capture_logs() as lines:
-        run(main())
+        uvloop.run(main())
     said = [line for line in lines if line["event"] == "peer connection failed by TLS"]
     dialled = [line for line in said if line.get("peer") == "n2"]
     assert (
@@ -157,7 +158,7 @@ def test_strangers_fill_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             await until(lambda: count("")["missing"] >= 20)
 
     with capture_logs() as lines:
-        run(main())
+        uvloop.run(main())
     said = [
         line
         for line in lines

@@ -364,8 +364,10 @@ async def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(
         )
         # It may have been elected by those who know it by now: what it sends as a leader is
         # heard, its votes and answers are not.
-        behind = encode(LeftBehind("n1", "n2", 3, 5))
-        link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))
+        behind = encode(LeftBehind(sender="n1", to="n2", term=3, begin_index=5))
+        link.send_packet(
+            "g1", encode(VoteReply(sender="n1", to="n2", term=3, pre=False, granted=True))
+        )
         link.send_packet("g1", behind)
         await there.until(lambda: bool(there.packets_seen))
         assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]

@@ -108,11 +108,11 @@ class Leadership:
         answer. Raises LedgerError."""
         return await ask_leader(
             self._forwarder,
-            request.broker_group,
-            TRANSFER_METHOD,
-            request,
-            admin_pb2.TransferLeadershipResponse,
-            within(LEADER_WITHIN_S),
+            group=request.broker_group,
+            method=TRANSFER_METHOD,
+            request=request,
+            response=admin_pb2.TransferLeadershipResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     async def transfer_here(
@@ -178,10 +178,10 @@ class Leadership:
         return await ask_leader(
             self._forwarder,
             group,
-            TIME_EPOCH_METHOD,
-            peer_pb2.GroupTimeEpoch(user=user),
-            admin_pb2.BeginTimeEpochResponse,
-            within(LEADER_WITHIN_S),
+            method=TIME_EPOCH_METHOD,
+            request=peer_pb2.GroupTimeEpoch(user=user),
+            response=admin_pb2.BeginTimeEpochResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     async def begin_time_epoch_here(

@@ -447,10 +447,10 @@ class Members:
         return await ask_leader(
             self._forwarder,
             group,
-            CHANGE_METHOD,
-            request,
-            pb.ChangeMemberResponse,
-            within(LEADER_WITHIN_S),
+            method=CHANGE_METHOD,
+            request=request,
+            response=pb.ChangeMemberResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     async def _elsewhere(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
@@ -460,11 +460,11 @@ class Members:
             raise fail(Code.PRECONDITION_FAILED, f"{what}; the last node cannot go")
         return await ask_node(
             self._forwarder,
-            other,
-            CHANGE_METHOD,
-            request,
-            pb.ChangeMemberResponse,
-            within(LEADER_WITHIN_S),
+            node=other,
+            method=CHANGE_METHOD,
+            request=request,
+            response=pb.ChangeMemberResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     def _checked(self, request: pb.ChangeMemberRequest) -> dict[str, str]:

@@ -158,11 +158,11 @@ class Replication:
             await self._controller.barrier(QUORUM_WITHIN_S)
         return await ask_leader(
             self._forwarder,
-            request.broker_group,
-            METHOD,
-            request,
-            pb.ChangeReplicationResponse,
-            within(LEADER_WITHIN_S),
+            group=request.broker_group,
+            method=METHOD,
+            request=request,
+            response=pb.ChangeReplicationResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     async def _change_minimum(
@@ -178,11 +178,11 @@ class Replication:
             )
         return await ask_node(
             self._forwarder,
-            master,
-            METHOD,
-            request,
-            pb.ChangeReplicationResponse,
-            within(LEADER_WITHIN_S),
+            node=master,
+            method=METHOD,
+            request=request,
+            response=pb.ChangeReplicationResponse,
+            within_s=within(LEADER_WITHIN_S),
         )
 
     async def change_here(

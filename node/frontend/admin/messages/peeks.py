@@ -81,10 +81,10 @@ class Peeks:
         answer = await ask_leader(
             self._forwarder,
             group,
-            PEEK_METHOD,
-            one,
-            admin_pb2.PeekResponse,
-            CALL_TIMEOUT_S,
+            method=PEEK_METHOD,
+            request=one,
+            response=admin_pb2.PeekResponse,
+            within_s=CALL_TIMEOUT_S,
             repeatable=True,
         )
         return list(answer.messages)

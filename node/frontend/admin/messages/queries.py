@@ -420,7 +420,13 @@ class Queries:
         after an unknown outcome. Raises LedgerError."""
         method = _method(question)
         return await ask_leader(
-            self._forwarder, group, method, question, reply, within_s, repeatable=repeatable
+            self._forwarder,
+            group,
+            method,
+            request=question,
+            response=reply,
+            within_s=within_s,
+            repeatable=repeatable,
         )
 
 
