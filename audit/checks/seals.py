@@ -130,7 +130,7 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     flaws = []
     for report in one.filled:
         seal = seals.get(report.base)
-        if seal is None or report.last_index is None:
+        if seal is None or report.last_index is None or _is_stale(one, report):
             continue
         if report is one.filled[-1] and report.last_index < seal.last:
             # The log ends before the file was complete: a replica that lags, or a backup. Losses
@@ -167,6 +167,13 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     return flaws
 
 
+def _is_stale(one: Replica, report: LogReport) -> bool:
+    """Whether a file holds entries of a deposed leader that were never committed: the seal is of
+    other entries with these indexes, which the replica gets when it catches up."""
+    last = report.last_index
+    return one.stale_from is not None and last is not None and last >= one.stale_from
+
+
 def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     """Check the digests and roots that the node itself computed of its files: 64 bytes per file,
     for audits that do not read the bytes."""
@@ -175,7 +182,7 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
         return []
     flaws = []
     for report in one.filled:
-        seal = seals.get(report.base)
+        seal = None if _is_stale(one, report) else seals.get(report.base)
         # A seal without a valid root says nothing of it.
         sealed_values = (
             []
@@ -215,7 +222,7 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
             (one, report)
             for one in result.replicas
             for report in one.reports
-            if report.base == base and report.sha256
+            if report.base == base and report.sha256 and not _is_stale(one, report)
         ]
         wrong = [(one, report) for one, report in reports if report.sha256 != seal.sha256]
         usual = Counter(report.sha256 for _, report in wrong).most_common(1)

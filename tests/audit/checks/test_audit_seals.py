@@ -231,6 +231,24 @@ def test_seal_that_differs_from_its_file_is_a_finding() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("stale_from", "is_judged"), [(3, False), (9, False), (10, True), (None, True)]
+)
+def test_seal_says_nothing_of_uncommitted_entries_of_a_deposed_leader(
+    tmp_path: Path, stale_from: int | None, is_judged: bool
+) -> None:
+    """The others sealed other entries with these indexes: no record, noted digest or byte of the
+    file is held against it."""
+    one = filled()
+    one.stale_from = stale_from
+    assert bool(check_records(one, {200: Seal(3, 8, 289, "a")})) == is_judged
+    digest = noted(tmp_path, {"log_id": "log", "digests": {"0": "b"}, "roots": {"0": "b"}})
+    digest.reports[0].last_index, digest.stale_from = 9, stale_from
+    assert bool(check_notes(digest, {0: Seal(0, 9, 8, "a", "a")})) == is_judged
+    found = judged({"n1": "s", "n2": "s", "n3": "x"}, stale={"n3": stale_from})
+    assert bool(found) == is_judged
+
+
 def test_damage_at_the_ends_of_a_file_explains_its_seal() -> None:
     for damaged in ((), (3,), (9,), (3, 9), (5,)):
         (flaw,) = check_records(filled(damaged=damaged), {200: Seal(3, 8, 290, "a")})
@@ -301,16 +319,20 @@ def test_roots_that_a_node_noted(tmp_path: Path) -> None:
 
 
 def judged(
-    digests: Mapping[str, str], seal: dict[str, Any] | None = None, **fields: Any
+    digests: Mapping[str, str],
+    seal: dict[str, Any] | None = None,
+    stale: Mapping[str, int | None] | None = None,
+    **fields: Any,
 ) -> list[Finding]:
     """The findings if these replicas have files with these digests, and a majority sealed the
-    digest `s`."""
+    digest `s`. `stale`: from which index on a replica has entries that were never committed."""
     record = {**FIELDS, "first": 0, "end": 8, "sha256": "s" * 20, **(seal or {})}
     replicas = [replica(name, [(5, record)]) for name in digests]
     for one in replicas:
         first = one.reports[0]
         first.sha256, first.end, first.root, first.entries = digests[one.name] * 20, 8, "00" * 16, 7
         first.last_index = first.last_intact_index = 9
+        one.stale_from = (stale or {}).get(one.name)
     result = group(*replicas, **{"voters": tuple(digests), **fields})
     before = [*result.findings]
     check_seals(result)
