@@ -38,7 +38,7 @@ CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
     "killed": lambda base: small(base, "one", ()),
     "killed, other": lambda base: small(base, "other", ()),
     "lagging": lambda base: cut_off(20, "n3", from_ms=600, at_ms=900),
-    "failed over": lambda base: cut_off(81, "leader", from_ms=700, at_ms=2200),
+    "failed over": lambda base: cut_off(81, "leader", from_ms=700, at_ms=2200, maintained=False),
 }
 """How the cluster ended whose directories are damaged."""
 

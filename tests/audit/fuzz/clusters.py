@@ -12,8 +12,10 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
@@ -27,6 +29,7 @@ from ledgermq.sim.faults.plan import FaultEvent, Plan
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, KEY_SLOTS, KEY_UNITS, Life
+from ledgermq.sim.nodes.upkeep import Upkeep
 from ledgermq.sim.runs.cluster import Station
 from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.errors import StorageError
@@ -124,16 +127,20 @@ def interrupted(
     return Cluster(f"{how}-{seed}-{at_ms}", image, clean=power is None, complete=False)
 
 
-def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int) -> Cluster:
+def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int, maintained: bool = True) -> Cluster:
     """A cleanly stopped cluster in which one node (`leader`: the leader at that time) was isolated
-    for the last part of the run. It lags behind, or stayed leader for a while without followers."""
+    for the last part of the run. It lags behind, or stayed leader for a while without followers.
+    Not `maintained`: nodes exchange no digests and trim nothing, so that no file is sealed."""
     world = World(seed, file_bytes=SMALL_FILE_BYTES)
     event = FaultEvent(
         from_ms * MS,
         "isolate",
         {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0},
     )
-    until(world, at_ms, Plan((event,)))
+    with ExitStack() as idle:
+        for method in () if maintained else ("begin", "hurry"):
+            idle.enter_context(patch.object(Upkeep, method, lambda self: None))
+        until(world, at_ms, Plan((event,)))
     return Cluster(f"cut-off-{node}-{seed}", stopped(world), clean=True, complete=False)
 
 
