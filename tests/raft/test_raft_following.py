@@ -4,6 +4,7 @@ rarely."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
@@ -200,3 +201,17 @@ def test_follower_rests_in_the_role_of_its_committed_members() -> None:
         raft.step(append(index, 2, commit=index, round_=index + 10), 0)
         raft.take(0)
         assert raft.role is role, index
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_every_answer_says_whether_the_replica_leaves_and_has_a_reader(verified: bool) -> None:
+    for leaves, reads in product((True, False), repeat=2):
+        raft = core([1])
+        follow(raft, append(*((1, 1) if verified else (4, 2))))
+        raft.watch(reads)
+        if leaves:
+            raft.leave()
+        raft.take(0)
+        effects = follow(raft, append(*((1, 1) if verified else (4, 2)), round_=2))
+        (answer,) = [m for m in effects.messages if isinstance(m, AppendReply)]
+        assert (answer.rejected, answer.leaving, answer.watched) == (not verified, leaves, reads)

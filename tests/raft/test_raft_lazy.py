@@ -217,6 +217,28 @@ def test_sync_of_the_leader_asks_its_peers_to_sync() -> None:
     assert {(m.to, m.lazy) for m in pushes(raft)} == {("b", False), ("c", False)}
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_sync_behind_a_turn_makes_the_entries_of_a_leader_urgent(leads: bool) -> None:
+    """With the messages of that turn; a follower asks nobody."""
+    raft = led(lazy=1)
+    assert {message.end_index for message in pushes(raft)} == {raft.log.end_index}
+    if not leads:
+        follow(raft, append(1, 2, term=raft.term + 1), LATER)
+        assert raft.role is Role.FOLLOWER
+        raft.log_state.urgent_index = 0
+    urgent = raft.log_state.urgent_index
+    assert urgent < raft.log.end_index
+    effects = raft.take(LATER, syncs=True)
+    assert raft.log_state.urgent_index == (raft.log.end_index if leads else urgent)
+    # Effects say when the next turn is due, of a turn with work and of a calm one.
+    assert effects.wake_at_ns == raft.wake_at_ns(LATER) > LATER
+    for voter in ("b", "c"):
+        raft.take(LATER)
+        assert raft.take(LATER).wake_at_ns == (raft.calm_until(LATER) or raft.wake_at_ns(LATER))
+        if leads:
+            reply(raft, voter, 2, 2)
+
+
 def test_a_new_leader_takes_all_it_finds_for_urgent() -> None:
     """The class of entries of earlier terms is unknown: callers may wait for their durability."""
     raft = leader([1, 1, 1])

@@ -913,6 +913,8 @@ def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> 
     pair = Pair(HaRules(pull=True))
     pair.appoint(FIRST)
     pair.settle()
+    leading = core(pair, "n1").election.leading
+    assert leading is not None and all(peer.pulls for peer in leading.peers.values())
     master = pair.members["n1"]
     for _ in range(8):
         master.propose(4)
