@@ -189,6 +189,28 @@ def test_two_nodes_that_disagree_go_on_steadily() -> None:
     assert abs(nodes.error - 7 * SECOND) <= MS
 
 
+def test_a_step_before_the_first_agreement_is_not_gone_by_once_a_majority_was_heard() -> None:
+    """What was heard is forgotten then, or expires: time goes on steadily, as after an agreement.
+    Clocks that are heard again count again."""
+    nodes = Nodes(3, {1: DAY, 2: -DAY})
+    nodes.hear(1, 2)
+    assert nodes.state is ClockState.DIVIDED
+    assert abs(nodes.error) <= 2 * MS
+    nodes.errors[0] = 400 * DAY
+    for duration in (MS, REVIEW_NS, 2 * EXPIRES_NS):
+        nodes.go_on(duration)
+        assert abs(nodes.error) <= 2 * MS
+        assert nodes.state is ClockState.UNCERTAIN
+    nodes.hear(1, 2)
+    assert nodes.state is ClockState.DIVIDED
+    assert abs(nodes.error - DAY) <= 2 * MS
+    nodes.go_on(2 * EXPIRES_NS)
+    assert abs(nodes.error - DAY) <= 2 * MS
+    nodes.errors[1] = 0
+    nodes.hear(1)
+    assert abs(nodes.error) <= 2 * MS, "two of three had reached it"
+
+
 def test_a_node_alone_goes_by_its_own_clock_and_counts_its_steps() -> None:
     nodes = Nodes(1)
     for error in (0, 400 * DAY, 0):
@@ -241,6 +263,20 @@ def test_clock_answer_across_a_suspension_is_ignored() -> None:
     nodes.go_on(MS)
     nodes.hear(1, 2)
     assert nodes.state is ClockState.AGREED
+
+
+def test_a_step_that_an_answer_finds_is_followed_at_once_while_nobody_was_heard() -> None:
+    """The answer says nothing, having been asked for before the step was found; the own clock is
+    all that is known, and the former one was wrong."""
+    nodes = Nodes(3, {0: DAY})
+    assert abs(nodes.error - DAY) <= MS
+    asked, wall = nodes.steady, nodes.wall(1)
+    nodes.errors[0] = 0
+    nodes.go_on(MS)
+    nodes.clock.heard(
+        "n1", wall_ns=wall, asked_ns=asked, answered_ns=nodes.steady, own_wall_ns=nodes.wall(0)
+    )
+    assert abs(nodes.error) <= MS
 
 
 @pytest.mark.parametrize("ppm", [200, -200])

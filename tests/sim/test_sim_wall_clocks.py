@@ -92,6 +92,12 @@ PLANS: dict[str, list[FaultEvent]] = {
         jump(1000 + 400 * k, node, -HOUR_MS * (k + 1), 60_000)
         for k, node in enumerate(("n1", "n2", "n3"))
     ],
+    "all apart from the start, then the leader's forward": [
+        jump(1000, "n2", 2 * HOUR_MS, 60_000),
+        jump(1000, "n3", -2 * HOUR_MS, 60_000),
+        *(kill(1200, node) for node in ("n1", "n2", "n3")),
+        *(jump(2500 + 1500 * k, "leader", 10 * HOUR_MS, 60_000) for k in range(4)),
+    ],
 }
 
 

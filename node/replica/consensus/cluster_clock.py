@@ -16,10 +16,12 @@ clock of this node go apart, either the wall clock was set or the steady clock s
 suspended machine); the second invalidates everything heard before, so it is forgotten, and time
 goes on steadily until the others were heard again.
 
-Until a majority agreed for the first time there is nothing to go on steadily from. Then the lower
-median of the clocks heard applies: a time that is too early delays something, one that is too late
-cannot be taken back. Nodes that do not tell their clock (an older program) do not count. So a node
-alone, or among such nodes, goes by its own wall clock. Of two nodes both must agree.
+Until a majority agreed for the first time the lower median of the clocks heard applies: a time that
+is too early delays something, one that is too late cannot be taken back. Once a majority was heard,
+fewer clocks move nothing any more: after a step of this node's wall clock only that clock is known,
+so time goes on steadily then, too. Nodes that do not tell their clock (an older program) do not
+count. So a node alone, or among such nodes, goes by its own wall clock. Of two nodes both must
+agree.
 
 Store times are stamped in `node/broker/parts/sends/sequencer.py:Sequencer.assign`, which keeps them
 from falling when cluster time does.
@@ -95,6 +97,8 @@ class ClusterClock:
         self._correction = self._seen
         self._settled = False
         """Whether a majority has agreed since this clock exists."""
+        self._majority_heard = False
+        """Whether a majority, this node included, was heard since this clock exists."""
         self._state = ClockState.UNCERTAIN
         self._others: frozenset[str] = frozenset()
         self._silent: set[str] = set()
@@ -188,6 +192,7 @@ class ClusterClock:
         if abs(step) > self._max_ns:
             self._steps, self._last_step_ns, self._step_at_ns = self._steps + 1, step, steady_ns
             self._heard.clear()
+            self._review_ns = 0
 
     def _review(self, steady_ns: int, own: int) -> None:
         self._look_for_a_step(steady_ns, own)
@@ -206,6 +211,8 @@ class ClusterClock:
         ):
             self._correction, self._settled, self._state = own, True, ClockState.AGREED
             return
+        enough = 1 + len(heard) >= majority
+        self._majority_heard |= enough
         agreed = _nearest(
             [(found.high - self._max_ns, found.low + self._max_ns) for found in heard],
             majority,
@@ -213,7 +220,7 @@ class ClusterClock:
         )
         if agreed is not None:
             self._correction, self._settled = agreed, True
-        elif not self._settled:
+        elif not self._settled and (enough or not self._majority_heard):
             self._correction = sorted([own, *[found.low for found in heard]])[len(heard) // 2]
         self._state = self._judged(heard, own, majority, agreed)
 
