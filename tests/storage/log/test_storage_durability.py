@@ -333,7 +333,7 @@ def test_recovered_end_is_marked_once() -> None:
 def test_lower_writes_the_mark_at_once() -> None:
     log = Log()
     log.made.lower(MARKS[3])
-    assert log.said() == ["lower 3"]
+    assert log.said() == ["lower 3"] and log.made.mark_pending
 
 
 @pytest.mark.parametrize(("mark", "unsynced", "index", "said"), [
@@ -350,6 +350,16 @@ def test_a_mark_is_raised_when_it_has_to_be(
     log.mark.unsynced = unsynced
     log.made.raise_mark_to(index)
     assert log.said() == said
+    assert log.made.mark_pending == (log.mark.value != log.made.allowed)
+
+
+def test_mark_that_was_raised_is_due_no_more() -> None:
+    log = Log()
+    log.made.file_ended()
+    log.made.finish(log.begin(), None)
+    assert log.made.mark_due and log.made.mark_pending
+    log.made.raise_mark_to(7)
+    assert not log.made.mark_due and not log.made.mark_pending
 
 
 def test_a_mark_that_cannot_be_raised() -> None:
