@@ -549,7 +549,6 @@ class Core:
             self.stirred = self.stirred or (log.commit_index, log.held_index) != before
         elif (following := self.election.following) is not None:
             following.synced()
-            self.stirred = self.stirred or bool(self.outbox.messages)
 
     def request_flush(self) -> None:
         """Everything in the log must be synced without delay; a leader tells its peers with the
