@@ -1,11 +1,10 @@
 """Adds applied entries to the key index of one broker group, beside the turns, in small steps.
 
 The engine calls `advance` and `trim`, which never wait: they say which entries are committed and
-durable here. The steps read those entries themselves, from the files. It collects the entries of a
-short time, works in pieces, and rests as long as it worked, so that it never keeps the engine from
-the interpreter for long. The index is derived data: a full disk pauses it. Damage of the log goes to
-a repair; any other disk failure
-ends the node (invariant I9).
+durable here. The steps read those entries from the files. They collect the entries of a short time,
+work in pieces, and rest as long as they worked, so that they never keep the engine from the
+interpreter for long. The index is derived data: a full disk pauses it. Damage of the log goes to a
+repair; any other disk failure ends the node (invariant I9).
 """
 
 from __future__ import annotations
