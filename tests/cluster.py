@@ -211,10 +211,18 @@ def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> s
 
     def found() -> str | None:
         for node, child in cluster.children.items():
-            if child.exit_code is None:
-                for info in status(cluster, node).groups:
-                    if info.group == group and info.HasField("leader"):
-                        return str(info.leader)
+            if child.exit_code is not None:
+                continue
+            try:
+                groups = status(cluster, node).groups
+            except grpc.RpcError as error:
+                # A node that was just started does not listen yet.
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                continue
+            for info in groups:
+                if info.group == group and info.HasField("leader"):
+                    return str(info.leader)
         return None
 
     return wait_for(found, timeout_s, f"a leader of {group}")
