@@ -1,10 +1,11 @@
 """Encoding of messages as entries: whole batches of records with empty headers (docs/format.md §2,
 §4).
 
-Entries are encoded one by one and joined once; vector operations would save at most a fifth of a
-microsecond a message, in batches of a thousand. `entry_sealing.py` adds the server's fields when an
-entry gets its place in the log. No file, no clock, no decision about what belongs in the log. The
-auditor must never import this module, because it is the independent second implementation.
+Entries are encoded one by one and joined once. In batches of a thousand vector operations saved a
+fifth of a microsecond a message with bodies of 100 bytes, and half of one with 4 KiB: too little for
+a second encoder. `entry_sealing.py` adds the server's fields when an entry gets its place in the
+log. No file, no clock, no decision about what belongs in the log. The auditor must never import this
+module, because it is the independent second implementation.
 """
 
 from __future__ import annotations
